@@ -1,0 +1,1 @@
+"""The layout tree: what a page is made of, between the picture and the code."""
