@@ -1,0 +1,163 @@
+"""The markup's grammar as a mask over the next token: what is written always parses, closes, and refers once.
+
+llguidance decides what the context-free grammar allows. Three things it cannot say are added here: a text or shape is
+referred to at most once and only if the picture has it, nesting has a limit, and when the token budget runs short only
+symbols that lead to the end are left.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import llguidance
+import numpy as np
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+from watersmeet.core.errors import ConfigError, DecodeError
+from watersmeet.pipelines.layout import markup
+from watersmeet.pipelines.layout.tree import CONTAINERS, CONTROLS, PICTURES, TEXTS
+
+MAX_DEPTH = 14
+_LONGEST_UNIT = 6  # a control written with bins and its close: the most that one open node can still need
+
+
+def lark(ids: Mapping[str, int]) -> str:
+    """The grammar in llguidance's Lark dialect over token ids; `ids` maps each symbol to its id."""
+
+    def tokens(names: Sequence[str]) -> str:
+        return f"<[{','.join(_ranges(sorted(ids[name] for name in names)))}]>"
+
+    kinds = {
+        name: tokens([f"<{k}>" for k in group])
+        for name, group in (
+            ("container", [k for k in CONTAINERS if k != "page"]),
+            ("text", TEXTS),
+            ("control", CONTROLS),
+            ("picture", PICTURES),
+        )
+    }
+    x, y = (tokens([f"<{axis}{i}>" for i in range(markup.BINS)]) for axis in "xy")
+    return f"""
+start: node*
+node: container | text | control | picture
+container: {kinds["container"]} shape? node+ close | {kinds["container"]} shape close
+text: {kinds["text"]} ref+
+control: {kinds["control"]} (box ref* | ref+) picture* close
+picture: {kinds["picture"]} box
+box: shape | {x} {y} {x} {y}
+shape: {tokens([f"<s{i}>" for i in range(markup.MAX_SHAPES)])}
+ref: {tokens([f"<t{i}>" for i in range(markup.MAX_TEXTS)])}
+close: <[{ids[markup.CLOSE]}]>
+"""
+
+
+def _ranges(ids: list[int]) -> list[str]:
+    out: list[list[int]] = []
+    for i in ids:
+        if out and i == out[-1][1] + 1:
+            out[-1][1] = i
+        else:
+            out.append([i, i])
+    return [str(a) if a == b else f"{a}-{b}" for a, b in out]
+
+
+class _Vocabulary:
+    """What llguidance wants to know of a tokenizer; every markup symbol is a special token of its own."""
+
+    bos_token_id = None
+
+    def __init__(self, ids: Mapping[str, int], vocab_size: int, eos_id: int) -> None:
+        self.eos_token_id = eos_id
+        names = {i: name for name, i in ids.items()}
+        self.tokens = [names.get(i, f"<#{i}>").encode() for i in range(vocab_size)]
+        self.special_token_ids = list(range(vocab_size))
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []
+
+
+class LayoutGrammar:
+    """The grammar compiled once for a vocabulary; `mask()` starts one decoding."""
+
+    def __init__(self, ids: Mapping[str, int], vocab_size: int, eos_id: int) -> None:
+        missing = [s for s in markup.symbols() if s not in ids]
+        if missing:
+            raise ConfigError(
+                f"the vocabulary lacks {len(missing)} layout symbols, {missing[0]} first; use a tokenizer trained with them"
+            )
+        self.ids, self.vocab_size, self.eos_id = dict(ids), vocab_size, eos_id
+        self.tokenizer = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Vocabulary(ids, vocab_size, eos_id)), n_vocab=vocab_size, slices=[]
+        )
+        self.lark = lark(ids)
+
+    def mask(self, *, texts: int, shapes: int, text_offset: int = 0, shape_offset: int = 0) -> "LayoutMask":
+        """A mask for a picture with so many texts and shapes, whose references start at the offsets (modulo the limits)."""
+        return LayoutMask(self, texts, shapes, text_offset, shape_offset)
+
+
+class LayoutMask:
+    """The state of one decoding: which tokens may come next."""
+
+    def __init__(self, grammar: LayoutGrammar, texts: int, shapes: int, text_offset: int, shape_offset: int) -> None:
+        self.grammar = grammar
+        ids = grammar.ids
+        self.matcher = llguidance.LLMatcher(grammar.tokenizer, grammar.lark)
+        if error := self.matcher.get_error():
+            raise ConfigError(f"the layout grammar does not compile: {error}")
+        self._bits = allocate_token_bitmask(1, grammar.vocab_size)
+        self._free = np.ones(grammar.vocab_size, dtype=bool)
+        for letter, limit, count, offset in (
+            ("t", markup.MAX_TEXTS, texts, text_offset),
+            ("s", markup.MAX_SHAPES, shapes, shape_offset),
+        ):
+            known = {(offset + i) % limit for i in range(min(count, limit))}
+            self._free[[ids[f"<{letter}{i}>"] for i in range(limit) if i not in known]] = False
+        self._refs = {ids[f"<t{i}>"] for i in range(markup.MAX_TEXTS)} | {
+            ids[f"<s{i}>"] for i in range(markup.MAX_SHAPES)
+        }
+        self._text_refs = [ids[f"<t{i}>"] for i in range(markup.MAX_TEXTS)]
+        self._shape_refs = [ids[f"<s{i}>"] for i in range(markup.MAX_SHAPES)]
+        self._opens = [ids[f"<{k}>"] for k in CONTAINERS if k != "page"] + [ids[f"<{k}>"] for k in CONTROLS]
+        self._texts = [ids[f"<{k}>"] for k in TEXTS]
+        self._kinds = self._opens + self._texts + [ids[f"<{k}>"] for k in PICTURES]
+        self._open_set = set(self._opens)
+        self.depth = 0
+
+    def allowed(self, remaining: int) -> np.ndarray:
+        """Which ids may come next, bool `[vocab]`, when `remaining` tokens (this one included) may still be written.
+
+        At least one id is always allowed, and following the allowed ids always reaches the end within the budget if
+        the budget was at least 8 at the start.
+        """
+        fill_next_token_bitmask(self.matcher, self._bits)
+        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self.grammar.vocab_size].astype(bool)
+        out = bits & self._free
+        if not (bits[self._text_refs] & self._free[self._text_refs]).any() and not self._free[self._text_refs].any():
+            out[self._texts] = False  # no text is left to refer to
+        if self.depth >= MAX_DEPTH:
+            out[self._opens] = False
+        if remaining <= self.depth + 2 + _LONGEST_UNIT:
+            out = self._towards_the_end(out)
+        return out if out.any() else bits
+
+    def _towards_the_end(self, out: np.ndarray) -> np.ndarray:
+        eos, close = self.grammar.eos_id, self.grammar.ids[markup.CLOSE]
+        for end in (eos, close):
+            if out[end]:
+                only = np.zeros_like(out)
+                only[end] = True
+                return only
+        short = out.copy()
+        short[self._opens] = False
+        return short if short.any() else out
+
+    def accept(self, token: int) -> None:
+        """Move past `token`. Raises DecodeError if the grammar does not allow it here."""
+        if token == self.grammar.eos_id:
+            return
+        if not self.matcher.consume_token(token):
+            raise DecodeError(f"token {token} does not continue the layout markup; sample only from `allowed`")
+        if token in self._refs:
+            self._free[token] = False
+        elif token in self._open_set:
+            self.depth += 1
+        elif token == self.grammar.ids[markup.CLOSE]:
+            self.depth -= 1
