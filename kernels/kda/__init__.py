@@ -1,0 +1,72 @@
+"""Kimi Delta Attention: the gated delta rule with one decay per key channel (arXiv:2510.26692, arXiv:2607.24653)."""
+
+import torch
+from torch import Tensor
+
+from ..dispatch import use_reference
+from .chunked import kda_chunked
+from .reference import kda_gate_reference, kda_reference
+
+__all__ = ["kda", "kda_gate"]
+
+
+def kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    output_final_state: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Read and update an associative memory ``S`` [K,V] for every head, one token after the other.
+
+    For each token: ``S = exp(g) S; S = S + beta k (v - S^T k)^T; o = scale S^T q``. The caller L2-normalises q and k.
+
+    Args:
+        q, k: [B,T,H,K]. v: [B,T,H,V]. float32 or bfloat16; inside everything is float32.
+        g: [B,T,H,K] natural logarithm of the decay, at most 0; any size is allowed.
+        beta: [B,T,H], usually in (0,1).
+        scale: factor of the output, ``K ** -0.5`` when None.
+        initial_state: [N,H,K,V] state before the first token of each sequence, zero when None.
+        cu_seqlens: [N+1] int32 boundaries of packed sequences, needs B == 1; the state restarts at every boundary.
+        output_final_state: also return the states after the last token of each sequence, [N,H,K,V] float32.
+
+    Returns:
+        o [B,T,H,V] in v's dtype, and the final states or None. Everything is differentiable, the states too.
+    """
+    B, T, H, K = q.shape
+    if k.shape != q.shape or g.shape != q.shape or v.shape[:3] != q.shape[:3] or beta.shape != q.shape[:3]:
+        raise ValueError(
+            f"kda got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}, g {tuple(g.shape)}, "
+            f"beta {tuple(beta.shape)}; expected q, k, g [B,T,H,K], v [B,T,H,V], beta [B,T,H]"
+        )
+    scale = K**-0.5 if scale is None else scale
+    bounds = None
+    if cu_seqlens is not None:
+        bounds = [int(x) for x in cu_seqlens.tolist()]
+        if B != 1 or bounds[0] != 0 or bounds[-1] != T:
+            raise ValueError(f"kda got B={B}, T={T}, cu_seqlens {bounds}; packed input needs B=1 and bounds from 0 to T")
+    if use_reference("kda"):
+        o, final = kda_reference(q, k, v, g, beta, scale=scale, initial_state_NHKV=initial_state, cu_seqlens=bounds)
+    else:
+        lengths = (T,) * B if bounds is None else tuple(b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True))
+        o, final = kda_chunked(q, k, v, g, beta, scale=scale, initial_state=initial_state, lengths=lengths)
+    return o, final if output_final_state else None
+
+
+def kda_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, *, lower_bound: float | None = None) -> Tensor:
+    """Log-decay of KDA from its logits.
+
+    Args:
+        z: [..,H,K] logits. A_log: [H]. dt_bias: [H,K] or [H*K].
+        lower_bound: -5.0 for the bounded gate of Kimi K3, ``lower_bound * sigmoid(exp(A) (z + dt))``;
+            None for the gate of Kimi Linear, ``-exp(A) softplus(z + dt)``.
+
+    Returns:
+        g [..,H,K] float32, at most 0.
+    """
+    return kda_gate_reference(z, A_log, dt_bias, lower_bound=lower_bound)
