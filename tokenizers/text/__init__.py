@@ -1,0 +1,1 @@
+"""Text as sentencepiece ids, with a vocabulary of symbols that no text can produce."""

@@ -1,0 +1,70 @@
+"""What the classes named by a spec look like. Protocols only: a plugin need not inherit from anything here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+
+    from watersmeet.core.stream import Span
+
+Settings = Mapping[str, Any]
+"""Plain values that can be written as JSON; a checkpoint keeps those of every modality it was trained with.
+
+The key "files" is special: it maps file names to bytes that a checkpoint keeps beside the settings, and is given
+back to the encoder when the checkpoint is loaded.
+"""
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """`Encoder(settings)`; turns one item into spans. Pure, on CPU, without weights, picklable.
+
+    `settings` is the complete set with defaults filled in and without "files"; `files` are the bytes that belong to it
+    (often empty). `Encoder({**settings, "files": files})` makes an equal encoder in another process.
+    """
+
+    settings: dict[str, Any]
+    files: dict[str, bytes]
+
+    def encode(self, item: Any) -> list[Span]:
+        """Spans of one item. Raises DecodeError for bad media and nothing else."""
+        ...
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """`Embedder(hidden_size, settings)`, a torch.nn.Module; turns the tokens of a segment into vectors."""
+
+    def __call__(self, data: torch.Tensor, coords: torch.Tensor, time_us: torch.Tensor | None) -> torch.Tensor:
+        """data [n, ...], coords [n, k] int64, time_us [n] int64 | None -> [n, hidden_size] in the weights' dtype.
+
+        n == 0 must work and stay differentiable, so that every process of a sharded run touches every embedder.
+        A token's vector must not depend on the other tokens of the segment.
+        """
+        ...
+
+
+@runtime_checkable
+class Decoder(Protocol):
+    """`Decoder(settings)`; turns ids that the model wrote back into an item."""
+
+    def decode(self, ids: Sequence[int]) -> Any:
+        """The whole item."""
+        ...
+
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the share done so far, 0 to 1."""
+
+
+@runtime_checkable
+class Pipeline(Protocol):
+    """`Pipeline(settings)`; runs one task from input files to output files."""
+
+    def run(self, inputs: Sequence[Any], model: Any, out_dir: Path, progress: Progress) -> Any:
+        """Write the results below `out_dir` and return a record with `files`, `scores` and `warnings`."""
+        ...
