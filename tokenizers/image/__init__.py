@@ -1,0 +1,1 @@
+"""Pictures as patches of raw pixels."""
