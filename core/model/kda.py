@@ -1,0 +1,144 @@
+"""Kimi Delta Attention: projections, short convolutions, bounded gate, delta rule, gated output.
+
+Sources: Kimi Linear report (arXiv:2510.26692) and Kimi K3 report (arXiv:2607.24653, eq. 1-5).
+
+Legend of shapes: T tokens, N streams, D hidden width, H heads, K head width (keys and values), C = H * K channels,
+W taps of the convolution.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from watersmeet.core.cache import KdaState
+from watersmeet.core.config import ModelConfig
+from watersmeet.core.model.ops import Layout, Linear, RMSNorm, l2_norm, rms_norm
+from watersmeet.kernels.conv import short_conv
+from watersmeet.kernels.kda import kda, kda_gate
+
+
+class ShortConv(nn.Module):
+    """Weights `[C, 1, W]` of a causal depthwise convolution; float32 in storage and arithmetic."""
+
+    def __init__(self, channels: int, taps: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, 1, taps))
+
+
+class GatedNorm(nn.Module):
+    """Gain `[K]` shared by all heads, for `RMSNorm(o) * sigmoid(gate)`."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, o: Tensor, gate: Tensor) -> Tensor:
+        """o, gate [..., H, K]; the norm comes first, the gate second, both in float32."""
+        return (rms_norm(o.float(), self.weight, self.eps) * torch.sigmoid(gate.float())).to(gate.dtype)
+
+
+class KimiDeltaAttention(nn.Module):
+    """One KDA layer. Reads the normalised hidden state `[T, D]`, returns `[T, D]`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        d, h, k = config.hidden_size, config.kda_num_heads, config.kda_head_dim
+        channels, taps = h * k, config.short_conv_kernel_size
+        self.num_heads, self.head_dim, self.lower_bound = h, k, config.gate_lower_bound
+        self.q_proj, self.k_proj, self.v_proj = (Linear(d, channels) for _ in range(3))
+        self.q_conv1d, self.k_conv1d, self.v_conv1d = (ShortConv(channels, taps) for _ in range(3))
+        self.f_a_proj = Linear(d, k)
+        self.f_b_proj = Linear(k, channels)
+        self.b_proj = Linear(d, h)
+        self.A_log = nn.Parameter(torch.empty(h))
+        self.dt_bias = nn.Parameter(torch.empty(channels))
+        self.gate_rank = config.kda_gate_rank
+        if self.gate_rank is None:
+            self.g_proj = Linear(d, channels)
+        else:
+            self.g_a_proj = Linear(d, self.gate_rank)
+            self.g_b_proj = Linear(self.gate_rank, channels)
+        self.o_norm = GatedNorm(k, config.rms_norm_eps)
+        self.o_proj = Linear(channels, d)
+        first = self.g_proj if self.gate_rank is None else self.g_a_proj
+        # everything that reads the hidden state, as one product
+        self._sizes = [m.out_features for m in (self.q_proj, self.k_proj, self.v_proj, first, self.f_a_proj, self.b_proj)]
+        self._fused: tuple[Tensor, Tensor] | None = None
+
+    def _merged(self) -> tuple[Tensor, Tensor]:
+        """The six input matrices stacked `[sum, D]`, and the three filters `[3C, W]`."""
+        if self._fused is not None:
+            return self._fused
+        first = self.g_proj if self.gate_rank is None else self.g_a_proj
+        matrices = (self.q_proj, self.k_proj, self.v_proj, first, self.f_a_proj, self.b_proj)
+        filters = (self.q_conv1d, self.k_conv1d, self.v_conv1d)
+        return torch.cat([m.weight for m in matrices]), torch.cat([c.weight.squeeze(1) for c in filters])
+
+    def fuse(self, on: bool) -> None:
+        """Keep the merged weights between calls (generation) or build them anew in each (training)."""
+        self._fused = None
+        if on:
+            self._fused = self._merged()
+
+    def _project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """qkv before the convolution [T, 3C], output gate [T, C], log decay [T, H, K] and beta [T, H], filters."""
+        weight, filters = self._merged()
+        h, k = self.num_heads, self.head_dim
+        parts = F.linear(x_TD, weight.to(x_TD.dtype)).split([3 * h * k, *self._sizes[3:]], dim=-1)
+        qkv, gate, f, b = parts
+        if self.gate_rank is not None:
+            gate = self.g_b_proj(gate)
+        z = self.f_b_proj(f).unflatten(-1, (h, k))
+        g = kda_gate(z, self.A_log, self.dt_bias.view(h, k), lower_bound=self.lower_bound)
+        return qkv, gate, g, torch.sigmoid(b.float()), filters
+
+    def forward(self, x_TD: Tensor, layout: Layout, state: KdaState | None = None) -> Tensor:
+        h, k = self.num_heads, self.head_dim
+        qkv, gate, g, beta, filters = self._project(x_TD)
+        rows = slice(layout.first, layout.first + layout.num_streams)
+        conv0, s0 = (None, None) if state is None else (state.conv[rows], state.recurrent[rows])
+        qkv, conv1 = short_conv(
+            qkv[None], filters, cu_seqlens=layout.cu_seqlens, initial_state=conv0, output_final_state=state is not None
+        )
+        q, key, v = qkv.unflatten(-1, (3, h, k)).unbind(-3)
+        o, s1 = kda(
+            l2_norm(q), l2_norm(key), v, g[None], beta[None],
+            initial_state=s0, cu_seqlens=layout.cu_seqlens, output_final_state=state is not None,
+        )  # fmt: skip
+        if state is not None:
+            state.conv[rows], state.recurrent[rows] = conv1, s1
+        y = self.o_norm(o[0], gate.unflatten(-1, (h, k)))
+        return self.o_proj(y.flatten(-2))
+
+    def step(self, x_ND: Tensor, state: KdaState) -> Tensor:
+        """One new token for every stream of the cache, [N, D] -> [N, D]; the recurrence written out."""
+        h, k = self.num_heads, self.head_dim
+        qkv, gate, g, beta, filters = self._project(x_ND)
+        window = torch.cat([state.conv, qkv[:, :, None].to(state.conv.dtype)], dim=-1)
+        state.conv = window[:, :, 1:]
+        qkv = F.silu((window.float() * filters.float()).sum(-1)).view(-1, 3, h, k)
+        qk = l2_norm(qkv[:, :2])
+        q, key, v = qk[:, 0] * k**-0.5, qk[:, 1], qkv[:, 2]
+        decayed = state.recurrent * g.exp()[..., None]
+        residual = (v - (key[:, :, None] @ decayed)[:, :, 0]) * beta[..., None]
+        state.recurrent = torch.addcmul(decayed, key[..., None], residual[:, :, None])
+        o = (q[:, :, None] @ state.recurrent)[:, :, 0]
+        y = self.o_norm(o, gate.unflatten(-1, (h, k)))
+        return self.o_proj(y.flatten(-2))
+
+    def reset_parameters(self) -> None:
+        """A = 1 for the bounded gate, log A ~ log U(1, 16) otherwise; dt log-uniform in [1e-3, 1e-1] (K3 report)."""
+        for conv in (self.q_conv1d, self.k_conv1d, self.v_conv1d):
+            bound = conv.weight.shape[-1] ** -0.5
+            nn.init.uniform_(conv.weight, -bound, bound)
+        if self.lower_bound is None:
+            self.A_log.uniform_(1.0, 16.0).log_()
+        else:
+            self.A_log.zero_()
+        dt = torch.empty_like(self.dt_bias).uniform_(math.log(1e-3), math.log(1e-1)).exp_().clamp_(min=1e-4)
+        self.dt_bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # inverse of softplus

@@ -1,0 +1,97 @@
+"""One decoder layer, and the reads that connect layers: Block Attention Residuals or ordinary residuals.
+
+Source of the residual scheme: Attention Residuals report (arXiv:2603.15031), Kimi K3 report (arXiv:2607.24653, eq. 8-10).
+
+Legend of shapes: T tokens, D hidden width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from watersmeet.core.config import ModelConfig
+from watersmeet.core.model.kda import KimiDeltaAttention
+from watersmeet.core.model.mla import LatentAttention
+from watersmeet.core.model.moe import GLU, LatentMoE, activation
+from watersmeet.core.model.ops import RMSNorm
+from watersmeet.kernels.attnres import attnres
+
+
+class Query(nn.Module):
+    """The learned query `[1, D]` of one Attention Residuals read. Zero at first: the read is then the plain mean."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1, size))
+
+
+def read_residual(sources: list[Tensor], norm: RMSNorm, query: Query) -> Tensor:
+    """Softmax-weighted mean of the raw sources, each `[T, D]`; weights from query . RMSNorm(source), float32 inside."""
+    return attnres(torch.stack(sources), query.weight[0], norm.weight, eps=norm.eps)
+
+
+class DecoderLayer(nn.Module):
+    """Norms, token mixer, feed-forward and the two residual reads of one layer."""
+
+    def __init__(self, config: ModelConfig, index: int) -> None:
+        super().__init__()
+        d, eps = config.hidden_size, config.rms_norm_eps
+        self.full_attention = config.is_full_attention(index)
+        self.input_layernorm = RMSNorm(d, eps)
+        self.self_attn = LatentAttention(config) if self.full_attention else KimiDeltaAttention(config)
+        self.post_attention_layernorm = RMSNorm(d, eps)
+        if config.is_moe(index):
+            self.block_sparse_moe = LatentMoE(config)
+        else:
+            self.mlp = GLU(d, config.intermediate_size, activation(config))
+        if config.attn_res_block_size is not None:
+            self.self_attention_res_norm, self.self_attention_res_proj = RMSNorm(d, eps), Query(d)
+            self.mlp_res_norm, self.mlp_res_proj = RMSNorm(d, eps), Query(d)
+
+    @property
+    def feed_forward(self) -> GLU | LatentMoE:
+        """The experts, or the dense GLU of the first layers."""
+        return self.block_sparse_moe if hasattr(self, "block_sparse_moe") else self.mlp
+
+
+class ResidualStream:
+    """What is carried through depth: the snapshots of finished blocks and the running sum of the current one.
+
+    At the first layer of a block the running sum becomes a snapshot and a new sum starts; every sublayer reads a
+    mix of all snapshots and the running sum. With `block` None it is the ordinary residual sum.
+    """
+
+    def __init__(self, x_TD: Tensor, block: int | None) -> None:
+        self.bank: list[Tensor] = []
+        self.running: Tensor | None = x_TD
+        self.block = block
+
+    def sources(self) -> list[Tensor]:
+        """Everything a read mixes."""
+        return self.bank if self.running is None else [*self.bank, self.running]
+
+    def before_attention(self, layer: DecoderLayer, index: int) -> Tensor:
+        """The read of a layer's token mixer; takes the snapshot where a block begins."""
+        if self.block is None:
+            assert self.running is not None
+            return self.running
+        # the very first read has one source and no parameters to learn from it
+        h = read_residual(self.sources(), layer.self_attention_res_norm, layer.self_attention_res_proj) if self.bank else self.running
+        assert h is not None
+        if index % self.block == 0:
+            assert self.running is not None
+            self.bank.append(self.running)
+            self.running = None
+        return h
+
+    def before_feed_forward(self, layer: DecoderLayer) -> Tensor:
+        """The read of a layer's feed-forward."""
+        if self.block is None:
+            assert self.running is not None
+            return self.running
+        return read_residual(self.sources(), layer.mlp_res_norm, layer.mlp_res_proj)
+
+    def add(self, update_TD: Tensor) -> None:
+        """Add a sublayer's output to the running sum."""
+        self.running = update_TD if self.running is None else self.running + update_TD

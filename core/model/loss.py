@@ -1,0 +1,54 @@
+"""Next-token loss that never holds all logits at once.
+
+Legend of shapes: n supervised positions, D hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+ROWS = 512
+"""Positions per piece: their float32 logits should stay in a core's cache."""
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Sum of weight * cross entropy, with both gradients formed while a piece of logits is at hand."""
+
+    @staticmethod
+    def forward(ctx, hidden_nD: Tensor, head_VD: Tensor, target_n: Tensor, weight_n: Tensor, learn: bool):  # type: ignore[override]
+        matrix = head_VD.to(hidden_nD.dtype)
+        nll_n = torch.empty(len(hidden_nD), dtype=torch.float32, device=hidden_nD.device)
+        grad_hidden = torch.empty_like(hidden_nD) if learn else None
+        grad_head = torch.zeros_like(head_VD, dtype=torch.float32) if learn else None
+        for start in range(0, len(hidden_nD), ROWS):
+            piece = slice(start, start + ROWS)
+            hidden, target = hidden_nD[piece], target_n[piece, None]
+            logits = (hidden @ matrix.T).float()
+            log_z = torch.logsumexp(logits, dim=-1, keepdim=True)
+            nll_n[piece] = (log_z - logits.gather(1, target))[:, 0]
+            if grad_hidden is not None and grad_head is not None:
+                # gradient of the logits: softmax minus one at the target
+                slope = logits.sub_(log_z).exp_()
+                slope.scatter_add_(1, target, slope.new_full(target.shape, -1.0))
+                slope = slope.mul_(weight_n[piece, None]).to(hidden.dtype)
+                grad_hidden[piece] = slope @ matrix
+                grad_head += (slope.T @ hidden).float()
+        if grad_hidden is not None and grad_head is not None:
+            ctx.save_for_backward(grad_hidden, grad_head.to(head_VD.dtype))
+        ctx.mark_non_differentiable(nll_n)
+        return (nll_n * weight_n).sum(), nll_n
+
+    @staticmethod
+    def backward(ctx, grad_sum: Tensor, _grad_nll: Tensor):  # type: ignore[override]
+        grad_hidden, grad_head = ctx.saved_tensors
+        return grad_hidden * grad_sum.to(grad_hidden.dtype), grad_head * grad_sum, None, None, None
+
+
+def linear_cross_entropy(hidden_nD: Tensor, head_VD: Tensor, target_n: Tensor, weight_n: Tensor) -> tuple[Tensor, Tensor]:
+    """sum_i weight_i * CE(hidden_i @ head.T, target_i), and the unweighted loss of every position (no gradient).
+
+    Logits are rounded to the dtype of `hidden`, then everything is float32.
+    """
+    learn = torch.is_grad_enabled() and (hidden_nD.requires_grad or head_VD.requires_grad)
+    return _LinearCrossEntropy.apply(hidden_nD, head_VD, target_n, weight_n, learn)
