@@ -181,6 +181,8 @@ def _convert(path: str, kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         return _build(kind, value, path)
     if origin in (Union, types.UnionType):
+        if value is None and type(None) in get_args(kind):
+            return None
         return _convert(path, next(arm for arm in get_args(kind) if arm is not type(None)), value)
     if origin is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(path, get_args(kind)[0], item) for item in value)

@@ -65,7 +65,7 @@ def sample_order(seed: int, epoch: int, count: int, *, rank: int = 0, world: int
 
 
 class Packer:
-    """Endless batches of exactly `tokens` positions.
+    """Batches of exactly `tokens` positions, without end unless `repeat` is False.
 
     A pool of `pool` samples waits. A batch takes the oldest sample first (so nothing waits for ever), then again and
     again the longest one that still fits.
@@ -83,6 +83,7 @@ class Packer:
         rank: int = 0,
         world: int = 1,
         shuffle: bool = True,
+        repeat: bool = True,
         max_bad_fraction: float = 0.05,
     ) -> None:
         if len(dataset) < world:
@@ -90,6 +91,7 @@ class Packer:
         self.dataset, self.tokens, self.pool_size = dataset, tokens, pool
         self.fill_modality, self.modality_names = fill_modality, modality_names
         self.seed, self.rank, self.world, self.shuffle = seed, rank, world, shuffle
+        self.repeat = repeat
         self.max_bad_fraction = max_bad_fraction
         self.epoch, self.position = 0, 0
         self.counts = {"samples": 0, "too_long": 0, "bad": 0}
@@ -122,6 +124,8 @@ class Packer:
         fruitless = 0
         while len(self._pool) < self.pool_size:
             if self.position >= len(self._order):
+                if not self.repeat:
+                    return
                 self.epoch, self.position = self.epoch + 1, 0
                 self._order = self._epoch_order()
             index = int(self._order[self.position])
@@ -165,8 +169,13 @@ class Packer:
         return self._like
 
     def next_batch(self) -> Batch:
-        """The next batch. Raises WatersmeetError when the data holds nothing usable or too much that is unreadable."""
+        """The next batch; StopIteration after the last one without `repeat`.
+
+        Raises WatersmeetError when the data holds nothing usable or too much that is unreadable.
+        """
         self._refill()
+        if not self._pool:
+            raise StopIteration
         taken = [self._pool.pop(0)]
         room = self.tokens - taken[0][2].n
         while True:
@@ -190,10 +199,10 @@ class Packer:
 
 
 def fixed_batches(dataset: Dataset, count: int, **options: Any) -> Iterator[Batch]:
-    """The same `count` batches at every call, from the front of the dataset and never past its end; for evaluation."""
-    packer = Packer(dataset, shuffle=False, **{**options, "pool": min(options.get("pool", 32), len(dataset))})
+    """The same (at most) `count` batches at every call, in the dataset's order, each sample once; for evaluation."""
+    packer = Packer(dataset, shuffle=False, repeat=False, **options)
     for _ in range(count):
-        batch = packer.next_batch()
-        if packer.epoch > 0 and any(epoch > 0 for epoch, _ in batch.samples):
+        try:
+            yield packer.next_batch()
+        except StopIteration:
             return
-        yield batch
