@@ -1,7 +1,8 @@
 """Tall pictures: windows cover everything once and cut between lines."""
 
-import numpy as np
+from itertools import pairwise
 
+import numpy as np
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout.regions import Regions, ShapeRegion, TextRegion
 from watersmeet.pipelines.layout.windows import cut_windows, scaled
@@ -24,7 +25,7 @@ def test_windows_share_the_picture_and_never_cut_a_line():
     rows = [y for y in range(5, 4980, 21)]
     windows = cut_windows(tall(5000, rows), height=757)
     assert windows[0].top == 0 and windows[-1].bottom == 5000
-    assert all(a.bottom == b.top for a, b in zip(windows, windows[1:], strict=False))
+    assert all(a.bottom == b.top for a, b in pairwise(windows))
     assert all(w.bottom - w.top <= 1.4 * 757 for w in windows)
     found = [t for w in windows for t in w.regions.texts]
     assert [t.text for t in found] == [str(y) for y in rows]
