@@ -62,7 +62,9 @@ def _feed(digest: Any, part: Any) -> None:
         _feed(digest, torch.as_tensor(part))
         return
     else:
-        raise TypeError(f"content_key cannot hash a {type(part).__name__}; pass bytes, text, numbers or containers of them")
+        raise TypeError(
+            f"content_key cannot hash a {type(part).__name__}; pass bytes, text, numbers or containers of them"
+        )
     digest.update(tag + struct.pack(">Q", len(raw)) + raw)
 
 
@@ -295,7 +297,9 @@ def pack(streams: Iterable[Stream], modality_names: Sequence[str] | None = None)
     if len(set(names)) != len(names):
         raise StreamError(f"pack: modality_names {names} names one modality twice")
     if unknown := sorted(present - set(names)):
-        raise StreamError(f"pack: modality {unknown[0]!r} is not among the modalities of this model: {', '.join(names)}")
+        raise StreamError(
+            f"pack: modality {unknown[0]!r} is not among the modalities of this model: {', '.join(names)}"
+        )
 
     placed: dict[str, list[tuple[int, int, int, Span]]] = {}
     columns: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]] = []

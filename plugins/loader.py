@@ -79,7 +79,7 @@ def find_plugins(distributions: Iterable[Any] | None = None) -> list[Found]:
             if not points:
                 continue
             name, version = str(distribution.metadata["Name"]), str(distribution.version)
-        except Exception:  # metadata is written by others and may be damaged in any way
+        except Exception:  # noqa: BLE001, S112  # metadata is written by others and may be damaged in any way
             continue
         # an editable install beside an old copy lists one package twice; the first on the path is the imported one
         if normalise(name) in seen:
@@ -146,7 +146,7 @@ def _collect(plugin: Any) -> tuple[tuple[ModalitySpec, ...], tuple[PipelineSpec,
 def _specs(hook: str, results: list[Any], kind: type) -> tuple[Any, ...]:
     specs: list[Any] = []
     for result in results:
-        if isinstance(result, kind) or isinstance(result, (str, bytes)) or not isinstance(result, Iterable):
+        if isinstance(result, (kind, str, bytes)) or not isinstance(result, Iterable):
             raise PluginError(f"{hook} returned a {type(result).__name__}, expected a list of {kind.__name__}")
         specs.extend(result)
     for spec in specs:
@@ -173,7 +173,7 @@ def load_plugin(found: Found, choice: Choice) -> PluginRecord:
     try:
         modalities, pipelines = _collect(point.load())
     # SystemExit too: a plugin that calls sys.exit must not end the host
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         text = f"{error}" if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         line = " ".join(text.split())
         return PluginRecord(state=FAILED, error=line, cause=error, seconds=time.perf_counter() - started, **common)

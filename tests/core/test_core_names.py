@@ -37,7 +37,11 @@ def test_core_names_no_modality_and_no_task(file):
 def test_the_search_finds_what_it_should():
     assert len(SOURCES) >= 3
     assert found_names('if modality == "text":\n    pass\n')
-    assert found_names("def image_tokens(): ...\n") and found_names("# for Videos\n") and found_names("HTMLWriter = 1\n") == []
+    assert (
+        found_names("def image_tokens(): ...\n")
+        and found_names("# for Videos\n")
+        and found_names("HTMLWriter = 1\n") == []
+    )
     assert found_names("x = context  # plain text, a region of memory\n") == []
 
 

@@ -88,7 +88,12 @@ def test_a_broken_plugin_is_recorded_and_the_others_work(plugin, case):
     )
     assert [spec.name for spec in made.modalities()] == ["first", "last"] and made.pipelines() == ()
     record = made.records()[1]
-    assert (record.state, record.plugin, record.distribution, record.version) == (FAILED, "broken", "bad-package", "0.3")
+    assert (record.state, record.plugin, record.distribution, record.version) == (
+        FAILED,
+        "broken",
+        "bad-package",
+        "0.3",
+    )
     assert reason in record.error and "\n" not in record.error and record.cause is not None
     # asking for it raises, with owner and reason; asking for others does not
     for ask in (made.modality, made.pipeline):
@@ -166,7 +171,9 @@ def test_a_name_with_two_owners_is_an_error_that_names_both_and_both_stay_reacha
     assert made.modality_owner("pack-two:sensor").plugin == "two" and made.modality_owner("one:sensor").plugin == "one"
     assert made.modality("other") and len(made.modalities()) == 3
     # two entry points of one package
-    made = load(plugin("x", good("s"), distribution="p"), plugin("y", good("s").replace("decimal:", "a:"), distribution="p"))
+    made = load(
+        plugin("x", good("s"), distribution="p"), plugin("y", good("s").replace("decimal:", "a:"), distribution="p")
+    )
     with pytest.raises(PluginError, match="'x:s' or 'y:s'"):
         made.modality("s")
 
@@ -190,7 +197,9 @@ def test_unknown_names_get_a_hint(plugin):
 
 
 def test_parts_are_imported_on_first_use_and_failures_name_the_owner(plugin, tmp_path):
-    (tmp_path / "made_up_parts.py").write_text("class Encoder:\n    def __init__(self, settings):\n        self.got = settings\n")
+    (tmp_path / "made_up_parts.py").write_text(
+        "class Encoder:\n    def __init__(self, settings):\n        self.got = settings\n"
+    )
     (tmp_path / "made_up_exit.py").write_text("raise SystemExit(2)\n")
     body = """
     @hookimpl

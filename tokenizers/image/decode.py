@@ -6,6 +6,7 @@ profile to sRGB, transparency onto a stated background.
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -24,11 +25,11 @@ FORMATS = ("PNG", "JPEG", "MPO", "GIF", "WEBP", "AVIF", "BMP", "DIB", "TIFF", "I
 _READABLE = "PNG, JPEG, WebP, GIF, BMP or TIFF"
 
 _FOREIGN = (
-    (re.compile(rb"^\xef\xbb\xbf?\s*<\?xml[^>]*>.{0,800}<svg|^\s*<svg", re.S | re.I), "an SVG drawing"),
-    (re.compile(rb"^\s*<(!doctype html|html)", re.I), "an HTML page"),
+    (re.compile(rb"^(\xef\xbb\xbf)?\s*(<\?xml[^>]*>.{0,800})?<svg", re.DOTALL | re.IGNORECASE), "an SVG drawing"),
+    (re.compile(rb"^\s*<(!doctype html|html)", re.IGNORECASE), "an HTML page"),
     (re.compile(rb"^%PDF-"), "a PDF document"),
-    (re.compile(rb"^....ftyp(heic|heix|hevc|mif1|msf1)", re.S), "a HEIC photo"),
-    (re.compile(rb"^....ftyp|^\x1aE\xdf\xa3", re.S), "a video"),
+    (re.compile(rb"^....ftyp(heic|heix|hevc|mif1|msf1)", re.DOTALL), "a HEIC photo"),
+    (re.compile(rb"^....ftyp|^\x1aE\xdf\xa3", re.DOTALL), "a video"),
     (re.compile(rb"^%!PS"), "a PostScript file"),
     (re.compile(rb"^PK\x03\x04"), "a ZIP archive"),
 )
@@ -90,13 +91,20 @@ def _check_pixels(width: int, height: int, name: str, limits: Limits) -> None:
         raise DecodeError(f"{name}: {width} x {height} pixels, expected at least {limits.min_side} on each side")
 
 
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """Those of `FORMATS` that this build of Pillow has; it refuses to look at any file when asked for one it lacks."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
 def _open(raw: bytes, name: str, limits: Limits) -> Image.Image:
     """Header only; no pixel is decoded here."""
     try:
         with warnings.catch_warnings():
-            # our own budget below is the one that counts
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(raw), formats=FORMATS)
+            # our own budget below is the one that counts, and damage is reported once, as an error
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(raw), formats=_formats())
     except Image.DecompressionBombError as error:
         # Pillow refuses sizes far above any sensible budget by itself, with the number in its message
         number = re.search(r"\d+", str(error))
@@ -183,10 +191,12 @@ def load_image(
         raw, name = _read(source, limits)
         image = _open(raw, name, limits)
     try:
-        if getattr(image, "is_animated", False):
-            image.seek(0)
-            found.append(f"{image.format} holds several frames; only the first is used")
-        image.load()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if getattr(image, "is_animated", False):
+                image.seek(0)
+                found.append(f"{image.format} holds several frames; only the first is used")
+            image.load()
     except Exception as error:  # decoders raise anything on bad data, and all of it means "bad data"
         raise DecodeError(f"{name}: image data is truncated or damaged: {_reason(error)}") from error
     # an ICO may turn out larger than its directory said
@@ -194,7 +204,7 @@ def load_image(
     try:
         if image.getexif().get(0x0112, 1) != 1:
             image = ImageOps.exif_transpose(image)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # damaged EXIF raises anything
         found.append(f"EXIF orientation ignored: {_reason(error)}")
     if image.mode == "CMYK":
         found.append("CMYK colours were converted to RGB")
