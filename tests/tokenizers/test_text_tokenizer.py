@@ -119,6 +119,7 @@ def test_training_is_quick_repeatable_and_exact(model, tmp_path):
     assert again == model == (tmp_path / "t.model").read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["t.model"]
     assert Encoder({"model": tmp_path / "t.model"}).vocab_size <= 600
+    assert Encoder.train(corpus(), SYMBOLS, 600).files["tokenizer.model"] == model
 
 
 @pytest.mark.parametrize(

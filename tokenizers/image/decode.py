@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageCms, ImageOps
+from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from watersmeet.core.errors import DecodeError
 
@@ -112,7 +112,7 @@ def _open(raw: bytes, name: str, limits: Limits) -> Image.Image:
         raise DecodeError(
             f"{name}: {pixels} are more than the limit of {limits.max_pixels:,}; scale it down"
         ) from error
-    except Image.UnidentifiedImageError as error:
+    except UnidentifiedImageError as error:
         raise _not_an_image(raw, name) from error
     except Exception as error:  # damaged headers raise anything: struct.error, ValueError, SyntaxError, ...
         raise DecodeError(f"{name}: damaged image header: {_reason(error)}") from error

@@ -49,4 +49,5 @@ class Embedder(nn.Module):
         x_nd = self.project(self.norm(x_nchw.flatten(1)))
         rows = coords[:, 0].clamp(0, self.row.shape[0] - 1)
         columns = coords[:, 1].clamp(0, self.column.shape[0] - 1)
-        return x_nd + F.embedding(rows, self.row) + F.embedding(columns, self.column)
+        place_nd = F.embedding(rows, self.row) + F.embedding(columns, self.column)
+        return torch.add(x_nd, place_nd)

@@ -77,7 +77,7 @@ class Encoder:
     @property
     def max_tokens(self) -> int:
         """Most tokens one picture can give."""
-        return self.settings["max_patches"]
+        return int(self.settings["max_patches"])
 
     def open_image(
         self, source: str | os.PathLike[str] | bytes | Image.Image, limits: Limits | None = None
@@ -111,10 +111,9 @@ class Encoder:
         if isinstance(item, np.ndarray):
             if item.dtype != np.uint8 or item.ndim not in (2, 3) or 0 in item.shape:
                 raise DecodeError(f"image array is {item.shape} {item.dtype}, expected uint8 [H, W, 3] or [H, W]")
-            try:
-                item = Image.fromarray(item)
-            except (TypeError, ValueError) as error:
-                raise DecodeError(f"image array of shape {item.shape} is not [H, W, 3] or [H, W]") from error
+            if item.ndim == 3 and item.shape[2] != 3:
+                raise DecodeError(f"image array of shape {item.shape} is not [H, W, 3] or [H, W]")
+            item = Image.fromarray(item)
         picture, _ = self.open_image(item)
         width, height = picture.size
         p, (w, h) = self.settings["patch"], self.scaled_size(width, height)

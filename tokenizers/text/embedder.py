@@ -36,4 +36,4 @@ class Embedder(nn.Module):
         self, data: torch.Tensor, coords: torch.Tensor | None = None, time_us: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Ids [...] int64 -> [..., D] in the weights' dtype; coords and time_us are not used."""
-        return self.embedding(data)
+        return nn.functional.embedding(data, self.embedding.weight)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -33,6 +34,19 @@ class Encoder:
             "vocab_size": self.vocabulary.size,
             "model_sha256": hashlib.sha256(model).hexdigest(),
         }
+
+    @classmethod
+    def train(
+        cls,
+        corpus: Iterable[str],
+        symbols: Sequence[str],
+        vocab_size: int,
+        out_path: str | os.PathLike[str] | None = None,
+    ) -> Encoder:
+        """Encoder with a tokenizer trained on the spot, see `train.train_tokenizer`."""
+        from watersmeet.tokenizers.text.train import train_tokenizer
+
+        return cls({"model": train_tokenizer(corpus, symbols, vocab_size, out_path)})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoder, ({"model": self.files[FILE_NAME]},)

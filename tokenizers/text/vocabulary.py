@@ -36,7 +36,7 @@ def model_bytes(settings: Mapping[str, Any]) -> bytes:
     if model is None:
         raise ConfigError("text settings have no 'model'; give bytes or a path, or build one with train_tokenizer")
     if str(model) in files:
-        return files[str(model)]
+        return bytes(files[str(model)])
     try:
         return Path(model).read_bytes()
     except OSError as error:
