@@ -1,0 +1,512 @@
+"""Boxes, pictures, icons and rules of a screenshot, from its pixels alone.
+
+Flat areas that fill a rounded rectangle are panels, buttons and fields; what is neither flat nor text is a picture or
+an icon; long thin areas are rules. Nothing here is learnt and nothing depends on time or chance.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from watersmeet.tokenizers.regions.flat import (
+    Areas,
+    find_areas,
+    pack_colors,
+    unpack_color,
+)
+from watersmeet.tokenizers.regions.ink import blobs, merge_close
+from watersmeet.tokenizers.regions.rects import (
+    LINE,
+    RGB,
+    Bounds,
+    Rect,
+    add_border,
+    boxes_from_lines,
+    color_distance,
+    fit_rect,
+    main_color,
+)
+
+MAX_SHAPES = 120
+MIN_FILL = 7  # px: smaller flat boxes are parts of icons
+MIN_RULE = 20  # px
+CONTRAST = 2  # levels a channel that a box must differ from what surrounds it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """One found box; the fields of a shape region. Colours are RGB, lengths are pixels."""
+
+    bounds: Bounds
+    kind: str  # fill, outline, picture, rule
+    color: RGB
+    border_color: RGB | None = None
+    border_width: float = 0.0
+    radius: float = 0.0
+
+
+def area_of(bounds: Bounds) -> int:
+    return max(0, bounds[2] - bounds[0]) * max(0, bounds[3] - bounds[1])
+
+
+def shared(a: Bounds, b: Bounds) -> int:
+    return max(0, min(a[2], b[2]) - max(a[0], b[0])) * max(
+        0, min(a[3], b[3]) - max(a[1], b[1])
+    )
+
+
+def overlap(a: Bounds, b: Bounds) -> float:
+    """Intersection over union."""
+    both = shared(a, b)
+    return both / (area_of(a) + area_of(b) - both) if both else 0.0
+
+
+def inside(a: Bounds, b: Bounds, slack: int = 0) -> bool:
+    return (
+        a[0] >= b[0] - slack
+        and a[1] >= b[1] - slack
+        and a[2] <= b[2] + slack
+        and a[3] <= b[3] + slack
+    )
+
+
+def page_background(areas: Areas, image: NDArray[np.uint8]) -> RGB:
+    """The colour that covers most of the picture as flat areas."""
+    big = np.flatnonzero(
+        areas.size_C >= max(64, image.shape[0] * image.shape[1] // 2000)
+    )
+    if not len(big):
+        big = np.array([int(areas.size_C.argmax())])
+    colors = pack_colors(image).reshape(-1)[areas.first_C[big]]
+    values, where = np.unique(colors, return_inverse=True)
+    return unpack_color(int(values[np.bincount(where, areas.size_C[big]).argmax()]))
+
+
+def _glyph_part(bounds: Bounds, texts: Sequence[Bounds]) -> bool:
+    """True when the box is a stroke or a counter of a glyph: inside a text's box and clearly smaller than it."""
+    size = area_of(bounds)
+    for text in texts:
+        grown = (text[0] - 2, text[1] - 2, text[2] + 2, text[3] + 2)
+        if shared(bounds, grown) >= 0.7 * size and size < 0.8 * area_of(text):
+            return True
+    return False
+
+
+def _edges_touched(bounds: Bounds, width: int, height: int) -> int:
+    return (
+        (bounds[0] <= 0)
+        + (bounds[1] <= 0)
+        + (bounds[2] >= width)
+        + (bounds[3] >= height)
+    )
+
+
+class _Finder:
+    def __init__(self, image: NDArray[np.uint8], texts: Sequence[Bounds]):
+        self.image = image
+        self.height, self.width = image.shape[:2]
+        self.texts = list(texts)
+        self.areas = find_areas(image)
+        if (
+            float(self.areas.size_C[self.areas.size_C >= 64].sum())
+            < 0.35 * self.height * self.width
+        ):
+            # photographs, and screens that went through JPEG: flat means nearly equal
+            self.areas = find_areas(image, tolerance=3)
+        self.background = page_background(self.areas, image)
+        self.base = np.zeros(
+            (self.height, self.width), bool
+        )  # pixels explained by flat boxes
+
+    def run(self) -> tuple[list[Shape], RGB]:
+        rects = self._rects(self.areas, smallest=36)
+        rects += self._gradients()
+        rects += self._framed()
+        rects = self._dedupe(rects)
+        rects = self._stacked(rects)
+        pictures, rules = self._pictures(rects)
+        rects = self._drop_parts(rects, pictures)
+        shapes = [self._shape(rect) for rect in rects]
+        shapes += [Shape(bounds=b, kind="rule", color=c) for b, c in rules]
+        shapes += [
+            Shape(bounds=b, kind="picture", color=self._mean(b)) for b in pictures
+        ]
+        if len(shapes) > MAX_SHAPES:
+            shapes = sorted(shapes, key=self._worth, reverse=True)[:MAX_SHAPES]
+        return shapes, self.background
+
+    # flat boxes ---------------------------------------------------------------------------------------------------
+
+    def _rects(self, areas: Areas, smallest: int, color_of: bool = True) -> list[Rect]:
+        wide, high = areas.x1_C - areas.x0_C, areas.y1_C - areas.y0_C
+        found: list[Rect] = []
+        candidates = np.flatnonzero(
+            (areas.size_C >= smallest) & (wide >= MIN_FILL) & (high >= MIN_FILL)
+        )
+        flat = self.image.reshape(-1, 3)
+        for index in candidates:
+            index = int(index)
+            bounds = (
+                int(areas.x0_C[index]),
+                int(areas.y0_C[index]),
+                int(areas.x1_C[index]),
+                int(areas.y1_C[index]),
+            )
+            if area_of(bounds) < 20000 and _glyph_part(bounds, self.texts):
+                continue
+            mask = areas.mask(index)
+            large = areas.size_C[index] >= 0.02 * self.height * self.width
+            fit = fit_rect(mask)
+            if fit is None:
+                if large and self._straight(mask):
+                    self._explain(bounds, mask)
+                continue
+            radius, thickness = fit
+            color = tuple(int(v) for v in flat[areas.first_C[index]])
+            if not color_of:
+                pixels = self.image[bounds[1] : bounds[3], bounds[0] : bounds[2]][mask]
+                color = tuple(
+                    int(v)
+                    for v in np.median(pixels[:: max(1, len(pixels) // 2000)], axis=0)
+                )
+            if thickness:
+                x0, y0, x1, y1 = bounds
+                inner = self.image[
+                    y0 + thickness : y1 - thickness, x0 + thickness : x1 - thickness
+                ]
+                fill, _ = main_color(inner)
+                found.append(
+                    Rect(
+                        bounds=bounds,
+                        color=fill,
+                        border_color=color,
+                        border_width=thickness,
+                        radius=radius,
+                        ring=True,
+                        area=index,
+                    )
+                )
+                self._explain(bounds, mask)
+                continue
+            rect = Rect(bounds=bounds, color=color, radius=radius, area=index)
+            self._explain(bounds, mask)
+            grown, outside = add_border(self.image, rect)
+            if self._stands_out(grown, outside):
+                found.append(grown)
+        return found
+
+    def _explain(self, bounds: Bounds, mask: NDArray[np.bool_]) -> None:
+        self.base[bounds[1] : bounds[3], bounds[0] : bounds[2]] |= mask
+
+    @staticmethod
+    def _straight(mask: NDArray[np.bool_]) -> bool:
+        """True when the outline runs along rows and columns, as that of a page background does and a cloud's does not."""
+        left, right = mask.argmax(1), mask[:, ::-1].argmax(1)
+        top, bottom = mask.argmax(0), mask[::-1].argmax(0)
+        return all(
+            float((np.diff(edge) == 0).mean()) >= 0.85
+            for edge in (left, right, top, bottom)
+            if len(edge) > 1
+        )
+
+    def _stands_out(self, rect: Rect, outside: list[RGB | None]) -> bool:
+        touched = _edges_touched(rect.bounds, self.width, self.height)
+        if (
+            rect.bounds[0] <= 0
+            and rect.bounds[2] >= self.width
+            and rect.bounds[1] <= 0
+            and rect.bounds[3] >= self.height
+        ):
+            return False
+        same = color_distance(rect.color, self.background) < CONTRAST
+        if same and touched >= 2:
+            return False
+        if rect.border_width or rect.shadow:
+            return True
+        sides = [color for color in outside if color is not None]
+        differing = [
+            color for color in sides if color_distance(color, rect.color) >= CONTRAST
+        ]
+        if same:
+            return len(differing) + touched >= 3 and len(differing) >= 2
+        return len(differing) >= 1 or not sides
+
+    def _gradients(self) -> list[Rect]:
+        """Boxes filled by a smooth gradient: no flat area, but neighbours differ by a level or two only."""
+        small = self.areas.size_C < 400
+        mask = small[self.areas.labels_HW] & ~self.base
+        if float(mask.mean()) < 0.01:
+            return []
+        areas = find_areas(self.image, tolerance=2, mask=mask)
+        outer = areas.labels_HW[~mask]
+        areas.size_C[np.unique(outer)] = (
+            0  # what lies outside the mask is not a candidate
+        )
+        return self._rects(areas, smallest=600, color_of=False)
+
+    def _lines(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        areas = self.areas
+        wide, high = areas.x1_C - areas.x0_C, areas.y1_C - areas.y0_C
+        full = areas.size_C >= 0.85 * wide * high
+        across = np.flatnonzero(full & (high <= LINE) & (wide >= 8) & (wide > 2 * high))
+        down = np.flatnonzero(full & (wide <= LINE) & (high >= 4) & (high > 2 * wide))
+        return across, down
+
+    def _framed(self) -> list[Rect]:
+        across, down = self._lines()
+        areas = self.areas
+        keep = [
+            not _glyph_part(
+                (
+                    int(areas.x0_C[i]),
+                    int(areas.y0_C[i]),
+                    int(areas.x1_C[i]),
+                    int(areas.y1_C[i]),
+                ),
+                self.texts,
+            )
+            for i in down
+        ]
+        down = down[np.array(keep, bool)] if len(down) else down
+        return boxes_from_lines(areas, self.image, across, down)
+
+    def _dedupe(self, rects: list[Rect]) -> list[Rect]:
+        """One record a box: nearly equal boxes (a frame and its inside) become the one that knows its border."""
+        ranked = sorted(
+            rects,
+            key=lambda r: (r.border_width == 0, r.ring, -area_of(r.bounds), r.bounds),
+        )
+        kept: list[Rect] = []
+        for rect in ranked:
+            for i, other in enumerate(kept):
+                edge = max(
+                    abs(p - q) for p, q in zip(rect.bounds, other.bounds, strict=True)
+                )
+                limit = max(2, other.border_width + 1)
+                if edge <= limit:
+                    if other.radius < 1 < rect.radius:
+                        kept[i] = replace(other, radius=rect.radius)
+                    break
+            else:
+                kept.append(rect)
+        return kept
+
+    def _stacked(self, rects: list[Rect]) -> list[Rect]:
+        """Join parts of one panel that a full-width child cut in two (an active menu entry in a sidebar)."""
+        out = sorted(
+            rects, key=lambda r: (r.bounds[1], r.bounds[0], -area_of(r.bounds))
+        )
+        changed = True
+        while changed:
+            changed = False
+            for i, upper in enumerate(out):
+                for j, lower in enumerate(out):
+                    if (
+                        i == j
+                        or upper.color != lower.color
+                        or upper.border_width
+                        or lower.border_width
+                    ):
+                        continue
+                    a, b = upper.bounds, lower.bounds
+                    if abs(a[0] - b[0]) > 1 or abs(a[2] - b[2]) > 1 or b[1] < a[3]:
+                        continue
+                    gap = (a[0], a[3], a[2], b[1])
+                    between = b[1] - a[3]
+                    filler = between <= 3 or any(
+                        r is not upper
+                        and r is not lower
+                        and abs(r.bounds[0] - a[0]) <= 2
+                        and abs(r.bounds[2] - a[2]) <= 2
+                        and color_distance(r.color, self.background) >= CONTRAST
+                        and shared(r.bounds, gap) >= 0.8 * max(1, area_of(gap))
+                        for r in out
+                    )
+                    if filler and (
+                        between <= 3 or between < max(upper.height, lower.height)
+                    ):
+                        joined = replace(
+                            upper, bounds=(a[0], a[1], a[2], b[3]), area=-1
+                        )
+                        out = [r for k, r in enumerate(out) if k not in (i, j)] + [
+                            joined
+                        ]
+                        out.sort(
+                            key=lambda r: (r.bounds[1], r.bounds[0], -area_of(r.bounds))
+                        )
+                        changed = True
+                        break
+                if changed:
+                    break
+        return out
+
+    # what is not flat ---------------------------------------------------------------------------------------------
+
+    def _pictures(
+        self, rects: list[Rect]
+    ) -> tuple[list[Bounds], list[tuple[Bounds, RGB]]]:
+        ink = ~self.base
+        for text in self.texts:
+            x0, y0, x1, y1 = text
+            ink[max(0, y0 - 2) : y1 + 2, max(0, x0 - 3) : x1 + 3] = False
+        # small flat areas of the background's colour between glyphs or icons are not ink
+        near = (
+            np.abs(
+                self.image.astype(np.int16) - np.array(self.background, np.int16)
+            ).max(-1)
+            <= 1
+        )
+        ink &= ~near
+        for rect in rects:
+            self._clear_frame(ink, rect)
+        rules: list[tuple[Bounds, RGB]] = []
+        pictures: list[Bounds] = []
+        small: list[tuple[Bounds, int]] = []
+        for box, amount in blobs(ink):
+            w, h = box[2] - box[0], box[3] - box[1]
+            if min(w, h) <= LINE:
+                if max(w, h) >= MIN_RULE and amount >= 0.6 * w * h:
+                    color, _ = main_color(self.image[box[1] : box[3], box[0] : box[2]])
+                    rules.append((box, color))
+                elif min(w, h) >= 2 and max(w, h) >= 5:
+                    small.append((box, amount))
+                continue
+            if self._halo(box, amount, rects):
+                continue
+            small.append((box, amount))
+        for box, amount in merge_close(small, gap=3):
+            w, h = box[2] - box[0], box[3] - box[1]
+            if w < 5 or h < 5 or amount < 12:
+                continue
+            pictures.append(box)
+        return pictures, rules
+
+    def _clear_frame(self, ink: NDArray[np.bool_], rect: Rect) -> None:
+        """Take border, mixed corner pixels and shadow of a box out of the ink."""
+        x0, y0, x1, y1 = rect.bounds
+        b, out = (
+            rect.border_width,
+            2 + (min(40, rect.shadow * 2 + 4) if rect.shadow else 0),
+        )
+        ix0, iy0, ix1, iy1 = x0 + b + 1, y0 + b + 1, x1 - b - 1, y1 - b - 1
+        r = int(np.ceil(rect.radius * 0.3)) + 1
+        ox0, oy0 = max(0, x0 - out), max(0, y0 - out)
+        keep = ink[max(0, iy0) : max(0, iy1), max(0, ix0) : max(0, ix1)].copy()
+        if r > 1 and keep.size:
+            c = min(r + int(rect.radius), *keep.shape)
+            tri = np.add.outer(np.arange(c), np.arange(c)) < rect.radius * 0.6
+            for view in (
+                keep[:c, :c],
+                keep[:c, ::-1][:, :c],
+                keep[::-1][:c, :c],
+                keep[::-1, ::-1][:c, :c],
+            ):
+                view[tri] = False
+        ring = ink[oy0 : y1 + out, ox0 : x1 + out]
+        ring[...] = False
+        ink[max(0, iy0) : max(0, iy1), max(0, ix0) : max(0, ix1)] = keep
+
+    def _halo(self, box: Bounds, amount: int, rects: list[Rect]) -> bool:
+        """True for the remains of a shadow or a frame: little ink, all of it around one box."""
+        if amount > 0.35 * area_of(box):
+            return False
+        for rect in rects:
+            if inside(rect.bounds, box) and area_of(rect.bounds) >= 0.6 * area_of(box):
+                return True
+        return False
+
+    def _drop_parts(self, rects: list[Rect], pictures: list[Bounds]) -> list[Rect]:
+        """Flat boxes inside a picture belong to it unless text stands in them."""
+        out = []
+        for rect in rects:
+            host = next(
+                (
+                    p
+                    for p in pictures
+                    if inside(rect.bounds, p, 1) and area_of(p) > area_of(rect.bounds)
+                ),
+                None,
+            )
+            if host is not None:
+                texts = [t for t in self.texts if inside(t, rect.bounds, 3)]
+                if not texts or area_of(rect.bounds) > 0.8 * area_of(host):
+                    continue
+            out.append(rect)
+        return out
+
+    # records ------------------------------------------------------------------------------------------------------
+
+    def _mean(self, b: Bounds) -> RGB:
+        crop = self.image[b[1] : b[3], b[0] : b[2]].reshape(-1, 3)
+        r, g, blue = (int(v) for v in np.round(crop.mean(0)))
+        return r, g, blue
+
+    def _around(self, b: Bounds) -> RGB:
+        """Most frequent colour just outside a box."""
+        x0, y0, x1, y1 = b
+        parts = []
+        if y0 >= 2:
+            parts.append(self.image[y0 - 2, x0:x1])
+        if y1 + 1 < self.height:
+            parts.append(self.image[y1 + 1, x0:x1])
+        if x0 >= 2:
+            parts.append(self.image[y0:y1, x0 - 2])
+        if x1 + 1 < self.width:
+            parts.append(self.image[y0:y1, x1 + 1])
+        return main_color(np.concatenate(parts))[0] if parts else self.background
+
+    def _shape(self, rect: Rect) -> Shape:
+        framed = rect.border_width > 0
+        kind = (
+            "outline"
+            if framed and color_distance(rect.color, self._around(rect.bounds)) < 6
+            else "fill"
+        )
+        return Shape(
+            bounds=rect.bounds,
+            kind=kind,
+            color=rect.color,
+            border_color=rect.border_color,
+            border_width=float(rect.border_width),
+            radius=round(rect.radius, 1),
+        )
+
+    def _worth(self, shape: Shape) -> float:
+        order = {"fill": 3.0, "outline": 3.0, "picture": 2.0, "rule": 1.0}[shape.kind]
+        return order + min(1.0, area_of(shape.bounds) / 20000)
+
+
+def as_array(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """uint8 [H, W, 3] of a picture; transparent parts lie on white, as in a browser."""
+    if isinstance(image, np.ndarray):
+        return np.ascontiguousarray(image[..., :3])
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(
+            Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba
+        )
+    return np.asarray(image.convert("RGB"))
+
+
+def find_shapes(
+    image: Image.Image | NDArray[np.uint8], texts: Sequence[Sequence[float]] = ()
+) -> tuple[list[Shape], RGB]:
+    """Shapes of a picture and the page's own colour.
+
+    `texts` are boxes (x0, y0, x1, y1) of lines already read; their ink is not a shape. At most 120 shapes, unsorted.
+    """
+    array = as_array(image)
+    height, width = array.shape[:2]
+    rounded = [
+        (
+            max(0, int(np.floor(t[0]))),
+            max(0, int(np.floor(t[1]))),
+            min(width, int(np.ceil(t[2]))),
+            min(height, int(np.ceil(t[3]))),
+        )
+        for t in texts
+    ]
+    return _Finder(array, [t for t in rounded if area_of(t)]).run()
