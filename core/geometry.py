@@ -1,11 +1,11 @@
-"""Rectangles in pixels, shared by everything that points into a picture."""
+"""Rectangles with sides along the axes, shared by everything that points into a plane."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Box:
-    """A rectangle in picture pixels; x1 and y1 are exclusive."""
+    """A rectangle; x1 and y1 are exclusive."""
 
     x0: float
     y0: float
@@ -29,7 +29,7 @@ class Box:
         return (self.x0 + self.x1) / 2, (self.y0 + self.y1) / 2
 
     def intersection(self, other: "Box") -> float:
-        """Area shared with `other`, in square pixels."""
+        """Area shared with `other`."""
         w = min(self.x1, other.x1) - max(self.x0, other.x0)
         h = min(self.y1, other.y1) - max(self.y0, other.y0)
         return w * h if w > 0 and h > 0 else 0.0
