@@ -1,0 +1,1 @@
+"""Synthetic pages with the spread of real ones, each a pure function of a seed."""
