@@ -21,6 +21,7 @@ def kda(
     initial_state: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     output_final_state: bool = False,
+    gate_lower_bound: float | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Read and update an associative memory ``S`` [K,V] for every head, one token after the other.
 
@@ -33,6 +34,8 @@ def kda(
         scale: factor of the output, ``K ** -0.5`` when None.
         initial_state: [N,H,K,V] state before the first token of each sequence, zero when None.
         cu_seqlens: [N+1] int32 boundaries of packed sequences, needs B == 1; the state restarts at every boundary.
+        gate_lower_bound: a promise that no value of g is below this; -5.0 or more saves time. A broken promise costs
+            accuracy, never finiteness.
         output_final_state: also return the states after the last token of each sequence, [N,H,K,V] float32.
 
     Returns:
@@ -54,7 +57,10 @@ def kda(
         o, final = kda_reference(q, k, v, g, beta, scale=scale, initial_state_NHKV=initial_state, cu_seqlens=bounds)
     else:
         lengths = (T,) * B if bounds is None else tuple(b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True))
-        o, final = kda_chunked(q, k, v, g, beta, scale=scale, initial_state=initial_state, lengths=lengths)
+        o, final = kda_chunked(
+            q, k, v, g, beta, scale=scale, initial_state=initial_state, lengths=lengths,
+            bounded=gate_lower_bound is not None and gate_lower_bound >= -5.0, need_final=output_final_state,
+        )  # fmt: skip
     return o, final if output_final_state else None
 
 

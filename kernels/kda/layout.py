@@ -16,7 +16,8 @@ from torch import Tensor
 class Grid:
     """The chunk grid of a set of sequence lengths; rows are token rows of the flattened [B*T] stream."""
 
-    rows: Tensor | None  # [chunks * C] int64: token row of every grid row, `total` for a filler row; None when identity
+    rows: Tensor | None  # [chunks * C] int64: token row of every grid row, 0 for a filler row; None when identity
+    fillers: Tensor  # int64: the filler rows of the grid
     tokens: Tensor | None  # [total] int64: grid row of every token row; None when identity
     steps: tuple[tuple[int, int], ...]  # (first chunk, number of chunks) of every step
     order: Tensor | None  # [N] int64: the sequence at each place of a step; None when identity
@@ -53,7 +54,8 @@ def grid(lengths: tuple[int, ...], chunk: int) -> Grid:
     tokens[flat] = torch.arange(flat.numel())
     identity = flat.numel() == total and bool((flat == torch.arange(total)).all())
     return Grid(
-        rows=None if identity else flat,
+        rows=None if identity else flat.where(flat < total, 0),
+        fillers=(flat == total).nonzero()[:, 0],
         tokens=None if identity else tokens[:total].contiguous(),
         steps=tuple(steps),
         order=None if order == list(range(N)) else torch.tensor(order),
