@@ -195,19 +195,23 @@ class Browser:
                 tab.goto(url, wait_until="load", timeout=limit)
             except TimeoutError:
                 late = True
-            try:
-                tab.wait_for_function("() => true", timeout=limit / 3)
-            except TimeoutError:
-                return None
+            if late and javascript:
+                try:
+                    tab.wait_for_function("() => true", timeout=limit / 3)
+                except TimeoutError:
+                    return None  # asking for anything would wait for ever
             cdp = tab.context.new_cdp_session(tab)
             walk = _World(cdp)
-            walk.run(f"__w.settle(document, {scroll_y}, {self.settle_ms})")
+            settle = self.settle_ms if javascript else 0  # timers stand still where scripts are off
+            walk.run(f"__w.settle(document, {scroll_y}, {settle})")
+            if not javascript:
+                tab.wait_for_timeout(self.settle_ms)
             if full_page:
                 tall = int(walk.run("Math.max(document.documentElement.scrollHeight, innerHeight)"))
                 if tall > MAX_HEIGHT:
                     notes.append(f"the page is {tall} px high: cut at {MAX_HEIGHT} px")
                 tab.set_viewport_size({"width": width, "height": min(tall, MAX_HEIGHT)})
-                walk.run(f"__w.settle(document, 0, {self.settle_ms})")
+                walk.run(f"__w.settle(document, 0, {settle})")
             raw = walk.run("__w.walk(document)")
             return _capture(cdp), raw, log.blocked, late
         except TimeoutError:
