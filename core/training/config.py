@@ -146,11 +146,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if ":" not in self.dataset:
             raise ConfigError(f"dataset is {self.dataset!r}, expected 'package.module:attribute'")
-        if self.schedule.kind == "wsd" and self.schedule.warmup + self.schedule.decay_steps > self.schedule.steps:
-            raise ConfigError(
-                f"schedule.warmup {self.schedule.warmup} + decay {self.schedule.decay_steps} is more than "
-                f"schedule.steps {self.schedule.steps}; shorten one of them"
-            )
 
     def with_values(self, **changes: Any) -> TrainConfig:
         """A copy with dotted fields changed: `config.with_values(**{"schedule.steps": 10, "seed": 2})`."""

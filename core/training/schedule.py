@@ -13,23 +13,22 @@ from watersmeet.core.training.config import ScheduleSection
 
 
 def lr_factor(schedule: ScheduleSection, step: int) -> float:
-    """Factor of the peak rate for the update number `step` (0-based), in [final, 1].
+    """Factor of the peak rate for update number `step` (0-based).
 
-    Linear warm-up over `warmup` steps (the first update already uses 1/warmup, never 0). Then
+    The smaller of a linear warm-up over `warmup` steps (the first update already uses 1/warmup, never 0) and of
     "wsd": 1 until `steps - decay_steps`, then linear to `final` at the last step;
-    "cosine": half a cosine from 1 to `final` at the last step; "constant": 1.
+    "cosine": half a cosine from 1 after the warm-up to `final` at the last step;
+    "constant": 1.
     Steps past the end keep `final`.
     """
-    if step < schedule.warmup:
-        return (step + 1) / schedule.warmup
+    warm = min((step + 1) / schedule.warmup, 1.0) if schedule.warmup else 1.0
     if schedule.kind == "constant":
-        return 1.0
-    if schedule.kind == "cosine":
-        begin, length = schedule.warmup, schedule.steps - schedule.warmup
+        return warm
+    length = schedule.decay_steps if schedule.kind == "wsd" else schedule.steps - schedule.warmup
+    begin = schedule.steps - length
+    if length > 0:
+        done = min(max(step - begin + 1, 0) / length, 1.0)
     else:
-        begin, length = schedule.steps - schedule.decay_steps, schedule.decay_steps
-    done = min(max(step - begin + 1, 0) / max(length, 1), 1.0)
-    if length <= 0:
-        done = 0.0 if step < schedule.steps else 1.0
+        done = float(step >= schedule.steps)
     shape = 1 - done if schedule.kind == "wsd" else 0.5 * (1 + math.cos(math.pi * done))
-    return schedule.final + (1 - schedule.final) * shape
+    return min(warm, schedule.final + (1 - schedule.final) * shape)

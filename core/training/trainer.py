@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from watersmeet.core.errors import CheckpointError, WatersmeetError
 from watersmeet.core.model.model import Model
-from watersmeet.core.model.moe import Router
 from watersmeet.core.training import state
 from watersmeet.core.training.config import TrainConfig
 from watersmeet.core.training.groups import check_layers, group_table, plan_parameters
@@ -76,7 +75,7 @@ class _LossModule(nn.Module):
         self.model = model
 
     def forward(self, batch: Batch) -> Any:
-        return self.model.loss(batch.packed, counted=batch.real_tokens)
+        return self.model.loss(batch.packed, real_tokens=batch.real_tokens)
 
 
 class Trainer:
@@ -285,12 +284,10 @@ class Trainer:
             if clip and norm_value > clip:
                 torch._foreach_mul_(grads, clip / (norm_value + 1e-6))
             self.optimizer.step()
-            self.model.update_balancing()
+            self.model.update_balancing(self._sum_over_processes)
             self.counters.skipped = 0
         else:
-            for module in self.model.modules():  # scores that are not finite must not reach the router bias
-                if isinstance(module, Router):
-                    module.counts.zero_()
+            self.model.discard_balancing()  # scores that are not finite must not reach the router bias
             self.counters.skipped += 1
             if self.counters.skipped >= 10:
                 raise WatersmeetError(
@@ -409,7 +406,7 @@ class Trainer:
         self.meters.reset()
         for batch in self._val[self.accelerator.process_index :: self.world]:
             packed = batch.packed.to(self.device) if self.device.type != "cpu" else batch.packed
-            self.meters.add(self.model.loss(packed, counted=batch.real_tokens))
+            self.meters.add(self.model.loss(packed, real_tokens=batch.real_tokens))
         return self.meters.result(self._sum_over_processes)
 
     def _evaluate_and_log(self) -> None:

@@ -42,7 +42,6 @@ def test_reads_values_and_keeps_defaults(tmp_path):
         ('dataset = "a:b"\nbatch = 3', ["batch", "table"]),
         ('dataset = "ab"', ["dataset", "module:attr"]),
         ('dataset = "a:b"\n[schedule]\nkind = "step"', ["schedule.kind", "wsd"]),
-        ('dataset = "a:b"\n[schedule]\nsteps = 10\nwarmup = 9', ["warmup", "steps"]),
         ('dataset = "a:b"\n[optimizer]\nlr = -1.0', ["optimizer.lr", ">= 0"]),
         ('dataset = "a:b"\n[run', ["TOML"]),
     ],
@@ -80,6 +79,12 @@ def test_cosine_shape():
     factors = [lr_factor(schedule, step) for step in range(101)]
     assert factors[9] == 1.0 and factors[99] == pytest.approx(0.0)
     assert factors[54] == pytest.approx(0.5, abs=0.01)
+
+
+def test_short_runs_warm_up_and_decay_all_the_same():
+    for kind in ("wsd", "cosine", "constant"):
+        factors = [lr_factor(ScheduleSection(kind=kind, steps=5, warmup=10, decay=3), step) for step in range(5)]
+        assert all(0 < factor <= 0.5 for factor in factors)
 
 
 def test_extending_a_plateau_changes_nothing_before_the_old_decay():

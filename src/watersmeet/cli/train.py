@@ -1,0 +1,155 @@
+"""`watersmeet train`: from a recipe (TOML) to a checkpoint that pipelines can load."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from watersmeet.core.model.model import Model
+    from watersmeet.core.training.config import TrainConfig
+    from watersmeet.core.training.trainer import Summary
+
+
+def train_command(
+    config: Path,
+    *,
+    steps: int | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    fresh: bool = False,
+    max_minutes: float | None = None,
+    out: Path | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Summary:
+    """Train by the recipe `config`, resuming what its output directory holds; export the model to OUT/model.
+
+    steps, seed, out  replace `schedule.steps`, `seed` and `run.out`; more steps than before extend a finished run
+    device            "cpu" keeps off a GPU that is there
+    fresh             moves an earlier run in the same directory aside and starts anew
+    max_minutes       stops cleanly, with a checkpoint, after that time; the next call goes on
+    Raises WatersmeetError with one sentence for everything that is wrong with recipe, data or checkpoint.
+    """
+    from watersmeet.core.training.config import read_config
+
+    report = report or (lambda line: print(line, file=sys.stderr, flush=True))
+    recipe = read_config(config)
+    changes = {"schedule.steps": steps, "seed": seed, "run.out": None if out is None else str(out)}
+    recipe = recipe.with_values(**{name: value for name, value in changes.items() if value is not None})
+    return run_recipe(recipe, device=device, fresh=fresh, max_minutes=max_minutes, report=report)
+
+
+def run_recipe(
+    recipe: TrainConfig,
+    *,
+    device: str | None = None,
+    fresh: bool = False,
+    max_minutes: float | None = None,
+    report: Callable[[str], None] = print,
+) -> Summary:
+    """The same from a configuration that has been read already."""
+    from watersmeet.core.checkpoint import save_checkpoint
+    from watersmeet.core.training.trainer import Trainer, seed_everything
+
+    import torch
+
+    seed_everything(recipe.seed)
+    train_set = _open(recipe, "train")
+    val_set = _open(recipe, "val") if recipe.run.eval_every else None
+    model = build_model(recipe, train_set)
+    out = Path(recipe.run.out)
+    if fresh:
+        _move_aside(out, report)
+    trainer = Trainer(model, recipe, train_set, val_set, out=out, device=device, report=report)
+    if trainer.resume():
+        report(f"resumed at step {trainer.counters.step} of {recipe.schedule.steps}")
+    else:
+        total = sum(parameter.numel() for parameter in model.parameters())
+        report(f"{len(train_set)} training samples, {total:,} parameters\n{trainer.table()}")
+    summary = trainer.run(max_minutes=max_minutes)
+    if trainer.main:
+        save_checkpoint(
+            out / "model",
+            model,
+            model.config,
+            {"modalities": plain_modalities(train_set)},
+            dict(getattr(train_set, "files", {})),
+            dtype=torch.bfloat16,
+        )
+        if (out / "log.jsonl").exists():
+            from watersmeet.core.training.plot import plot_log
+
+            plot_log(out / "log.jsonl", out / "curve.png")
+    reasons = {"done": "finished", "signal": "stopped by a signal", "time": "stopped after the time given"}
+    report(
+        f"{reasons[summary.stopped]} at step {summary.step} of {recipe.schedule.steps}, loss {summary.loss:.4f}; "
+        f"model in {out / 'model'}, log in {out / 'log.jsonl'}"
+    )
+    return summary
+
+
+def plain_modalities(dataset: Any) -> dict[str, dict[str, Any]]:
+    """Encoder settings by modality as a checkpoint keeps them: JSON values, files apart."""
+    return {
+        name: {key: value for key, value in settings.items() if key != "files"}
+        for name, settings in dataset.modalities.items()
+    }
+
+
+def build_model(recipe: TrainConfig, dataset: Any) -> Model:
+    """The model of a recipe with embedders for the dataset's modalities; weights from `model.init` where given."""
+    from watersmeet.core.checkpoint import load_weights
+    from watersmeet.core.config import preset
+    from watersmeet.core.errors import ConfigError
+    from watersmeet.core.model.model import Model
+    from watersmeet.plugins.registry import get_registry
+
+    overrides = dict(recipe.model.overrides)
+    if "vocab_size" not in overrides and getattr(dataset, "vocab_size", None):
+        overrides["vocab_size"] = int(dataset.vocab_size)
+    if "full_attention_layers" in overrides:
+        overrides["full_attention_layers"] = tuple(overrides["full_attention_layers"])
+    config = preset(recipe.model.preset).replace(**overrides)
+    modalities = getattr(dataset, "modalities", None)
+    if not modalities:
+        raise ConfigError(f"dataset {recipe.dataset} has no attribute `modalities` (name -> settings), which is needed")
+    registry = get_registry()
+    embedders = {name: registry.embedder(name, config.hidden_size, settings) for name, settings in modalities.items()}
+    model = Model(config, embedders)
+    if recipe.model.init:
+        load_weights(model, Path(recipe.model.init) / "model.safetensors")
+        model.float()
+    return model
+
+
+def _open(recipe: TrainConfig, split: str) -> Any:
+    """Call the recipe's dataset target for one split."""
+    from watersmeet.core.errors import ConfigError, PluginError
+    from watersmeet.plugins.specs import LazyTarget
+
+    try:
+        target = LazyTarget(recipe.dataset).resolve()
+    except PluginError as error:
+        raise ConfigError(f"dataset: {error}") from error
+    options = dict(recipe.dataset_options) | (dict(recipe.val_options) if split == "val" else {})
+    try:
+        return target(split, **options)
+    except TypeError as error:
+        if "unexpected keyword" in str(error):
+            raise ConfigError(f"dataset_options: {recipe.dataset} does not know one of them: {error}") from error
+        raise
+
+
+def _move_aside(out: Path, report: Callable[[str], None]) -> None:
+    """Rename checkpoints and log of an earlier run; nothing is deleted."""
+    number = 1
+    while any(out.glob(f"*.before-{number}")):
+        number += 1
+    for name in ("checkpoints", "log.jsonl"):
+        path = out / name
+        if path.exists():
+            os.replace(path, path.with_name(f"{name}.before-{number}"))
+            report(f"fresh run: moved {path} to {name}.before-{number}")
