@@ -15,15 +15,10 @@ Box = tuple[float, float, float, float]
 
 
 def _box(bounds: Sequence[float]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in zip(("x0", "y0", "x1", "y1"), bounds, strict=True)
-    }
+    return {name: float(value) for name, value in zip(("x0", "y0", "x1", "y1"), bounds, strict=True)}
 
 
-def _text_record(
-    array: NDArray[np.uint8], box: Box, text: str, confidence: float
-) -> dict[str, Any]:
+def _text_record(array: NDArray[np.uint8], box: Box, text: str, confidence: float) -> dict[str, Any]:
     look = measure_text(array, box, text)
     return {
         "box": _box(box),
@@ -41,9 +36,7 @@ def _shape_record(shape: Shape) -> dict[str, Any]:
         "box": _box(shape.bounds),
         "kind": shape.kind,
         "color": list(shape.color),
-        "border_color": None
-        if shape.border_color is None
-        else list(shape.border_color),
+        "border_color": None if shape.border_color is None else list(shape.border_color),
         "border_width": shape.border_width,
         "radius": shape.radius,
     }
@@ -56,15 +49,10 @@ def arrange_nested(regions: Mapping[str, Any]) -> list[tuple[str, int, int, int]
     it, index of the closest one in `shapes` or -1.
     """
     shapes, texts = regions["shapes"], regions["texts"]
-    boxes = [
-        tuple(float(item["box"][k]) for k in ("x0", "y0", "x1", "y1"))
-        for item in (*shapes, *texts)
-    ]
+    boxes = [tuple(float(item["box"][k]) for k in ("x0", "y0", "x1", "y1")) for item in (*shapes, *texts)]
     frames = [shape["kind"] != "rule" for shape in shapes] + [False] * len(texts)
     return [
-        ("s", i, depth, parent)
-        if i < len(shapes)
-        else ("t", i - len(shapes), depth, parent)
+        ("s", i, depth, parent) if i < len(shapes) else ("t", i - len(shapes), depth, parent)
         for i, depth, parent in reading_order(boxes, frames)  # type: ignore[arg-type]
     ]
 
@@ -107,9 +95,6 @@ def describe(
         "height": int(height),
         "background": list(background),
         "texts": [_text_record(array, *item) for item in kept],
-        "shapes": [
-            _shape_record(shape)
-            for shape in sorted(shapes, key=lambda s: (s.bounds, s.kind))
-        ],
+        "shapes": [_shape_record(shape) for shape in sorted(shapes, key=lambda s: (s.bounds, s.kind))],
     }
     return sort_regions(regions)

@@ -38,16 +38,12 @@ class Embedder(nn.Module):
         self.words = nn.Parameter(torch.empty(full["buckets"], width))
         self.edges = nn.Parameter(torch.empty(4 * _STEPS, width))
         self.register_buffer("edge_starts", torch.arange(4) * _STEPS, persistent=False)
-        self.register_buffer(
-            "waves", 2 * torch.pi / (16.0 * 2 ** torch.arange(_WAVES)), persistent=False
-        )
+        self.register_buffer("waves", 2 * torch.pi / (16.0 * 2 ** torch.arange(_WAVES)), persistent=False)
         self.position = nn.Linear(8 * 2 * _WAVES, width, bias=False)
         self.norm = nn.LayerNorm(width)
         self.up = nn.Linear(width, 2 * width)
         self.down = nn.Linear(2 * width, hidden_size, bias=False)
-        self.index = nn.Parameter(
-            torch.empty(full["max_texts"] + full["max_shapes"], hidden_size)
-        )
+        self.index = nn.Parameter(torch.empty(full["max_texts"] + full["max_shapes"], hidden_size))
         for table in (self.columns, self.words, self.edges):
             nn.init.normal_(table, std=0.3)
         nn.init.normal_(self.down.weight, std=0.03 * (2 * width) ** -0.5)
@@ -65,30 +61,18 @@ class Embedder(nn.Module):
         """
         count = len(features.COLUMNS)
         dtype = self.down.weight.dtype
-        column_nc = (
-            torch.minimum(data[:, :count].clamp_min(0), self.sizes - 1) + self.starts
-        )
-        word_nw = data[:, count : count + features.WORDS].clamp(
-            0, self.words.shape[0] - 1
-        )
+        column_nc = torch.minimum(data[:, :count].clamp_min(0), self.sizes - 1) + self.starts
+        word_nw = data[:, count : count + features.WORDS].clamp(0, self.words.shape[0] - 1)
         edge_n4 = (coords // _BIN).clamp(0, _STEPS - 1) + self.edge_starts
         x_ne = F.embedding(column_nc, self.columns).sum(1)
         # the hash 0 means "no word" and must add nothing
-        x_ne = x_ne + (
-            F.embedding(word_nw, self.words) * (word_nw > 0).unsqueeze(-1)
-        ).sum(1)
+        x_ne = x_ne + (F.embedding(word_nw, self.words) * (word_nw > 0).unsqueeze(-1)).sum(1)
         x_ne = x_ne + F.embedding(edge_n4, self.edges).sum(1)
         x0, y0, x1, y1 = coords.to(torch.float32).unbind(1)
-        places_n8 = torch.stack(
-            [x0, y0, x1, y1, (x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0], dim=1
-        )
+        places_n8 = torch.stack([x0, y0, x1, y1, (x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0], dim=1)
         angle_n = (places_n8.unsqueeze(-1) * self.waves.float()).flatten(1)
-        x_ne = x_ne + self.position(
-            torch.cat([angle_n.sin(), angle_n.cos()], dim=1).to(dtype)
-        )
+        x_ne = x_ne + self.position(torch.cat([angle_n.sin(), angle_n.cos()], dim=1).to(dtype))
         x_nd = self.down(F.gelu(self.up(self.norm(x_ne)), approximate="tanh"))
         shape = data[:, 0].clamp(0, 1)
         reference = data[:, -1].clamp_min(0) + shape * self.limit_t
-        return x_nd + F.embedding(
-            reference.clamp_max(self.index.shape[0] - 1), self.index
-        )
+        return x_nd + F.embedding(reference.clamp_max(self.index.shape[0] - 1), self.index)

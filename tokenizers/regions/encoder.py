@@ -40,16 +40,12 @@ def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with defaults filled in. Raises ConfigError for an unknown name or a value out of range."""
     given = {name: value for name, value in settings.items() if name != "files"}
     if unknown := sorted(set(given) - set(DEFAULTS)):
-        raise ConfigError(
-            f"regions settings have unknown name {unknown[0]!r}; names are {', '.join(DEFAULTS)}"
-        )
+        raise ConfigError(f"regions settings have unknown name {unknown[0]!r}; names are {', '.join(DEFAULTS)}")
     full = DEFAULTS | given
     for name, value in full.items():
         least = 0 if name.startswith("offset") else 2
         if not isinstance(value, int) or value < least:
-            raise ConfigError(
-                f"regions setting {name} is {value!r}, expected an integer of at least {least}"
-            )
+            raise ConfigError(f"regions setting {name} is {value!r}, expected an integer of at least {least}")
     if full["max_shapes"] >= features.COLUMNS["parent"]:
         raise ConfigError(
             f"regions setting max_shapes is {full['max_shapes']}, expected at most {features.COLUMNS['parent'] - 1}"
@@ -77,9 +73,7 @@ class Encoder:
         return self.settings["max_texts"] + self.settings["max_shapes"]
 
     @staticmethod
-    def measure_text(
-        image: Any, box: tuple[float, float, float, float], text: str
-    ) -> TextLook:
+    def measure_text(image: Any, box: tuple[float, float, float, float], text: str) -> TextLook:
         """Colours, size, weight and family of one line of text in a picture."""
         return measure_text(as_array(image), box, text)
 
@@ -116,9 +110,7 @@ class Encoder:
             )
         ]
 
-    def _rows(
-        self, regions: Mapping[str, Any]
-    ) -> tuple[list[list[int]], list[list[int]], Sequence[Any]]:
+    def _rows(self, regions: Mapping[str, Any]) -> tuple[list[list[int]], list[list[int]], Sequence[Any]]:
         texts, shapes = regions["texts"], regions["shapes"]
         limit_t, limit_s = self.settings["max_texts"], self.settings["max_shapes"]
         if len(texts) > limit_t or len(shapes) > limit_s:
@@ -134,21 +126,11 @@ class Encoder:
             if kind == "t":
                 record = texts[index]
                 reference = (index + offset_t) % limit_t
-                rows.append(
-                    features.text_row(
-                        record, depth, host, reference, self.settings["buckets"]
-                    )
-                )
+                rows.append(features.text_row(record, depth, host, reference, self.settings["buckets"]))
             else:
                 record = shapes[index]
-                rows.append(
-                    features.shape_row(
-                        record, depth, host, (index + offset_s) % limit_s
-                    )
-                )
-            box = [
-                max(0, round(record["box"][side])) for side in ("x0", "y0", "x1", "y1")
-            ]
+                rows.append(features.shape_row(record, depth, host, (index + offset_s) % limit_s))
+            box = [max(0, round(record["box"][side])) for side in ("x0", "y0", "x1", "y1")]
             boxes.append(box)
             source.append((f"{kind}{index}", tuple(box)))
         return rows, boxes, source

@@ -95,16 +95,12 @@ def looks(text: str) -> int:
 
 def word_hashes(text: str, buckets: int) -> list[int]:
     """The first `WORDS` words as stable bucket numbers 1..buckets-1; 0 where there is no word."""
-    words = [
-        "".join(c for c in word if c.isalnum()) or word for word in text.lower().split()
-    ]
+    words = ["".join(c for c in word if c.isalnum()) or word for word in text.lower().split()]
     ids = [1 + zlib.crc32(word.encode()) % (buckets - 1) for word in words[:WORDS]]
     return ids + [0] * (WORDS - len(ids))
 
 
-def text_row(
-    record: Mapping[str, Any], depth: int, parent: int, index: int, buckets: int
-) -> list[int]:
+def text_row(record: Mapping[str, Any], depth: int, parent: int, index: int, buckets: int) -> list[int]:
     """Columns of one text region."""
     text, box = record["text"], record["box"]
     width, height = box["x1"] - box["x0"], box["y1"] - box["y0"]
@@ -130,9 +126,7 @@ def text_row(
     ]
 
 
-def shape_row(
-    record: Mapping[str, Any], depth: int, parent: int, index: int
-) -> list[int]:
+def shape_row(record: Mapping[str, Any], depth: int, parent: int, index: int) -> list[int]:
     """Columns of one shape region."""
     box = record["box"]
     width, height = box["x1"] - box["x0"], box["y1"] - box["y0"]

@@ -28,9 +28,7 @@ class Areas:
 
     def mask(self, index: int) -> NDArray[np.bool_]:
         """Pixels of one area inside its own box."""
-        crop = self.labels_HW[
-            self.y0_C[index] : self.y1_C[index], self.x0_C[index] : self.x1_C[index]
-        ]
+        crop = self.labels_HW[self.y0_C[index] : self.y1_C[index], self.x0_C[index] : self.x1_C[index]]
         return crop == index
 
 
@@ -72,14 +70,10 @@ def find_areas(
     run_HW = (np.cumsum(~same_left.ravel(), dtype=np.int32) - 1).reshape(height, width)
     # one edge per contact of two runs: its first column
     contact = same_up
-    contact[:, 1:] = same_up[:, 1:] & ~(
-        same_up[:, :-1] & same_left[1:, 1:] & same_left[:-1, 1:]
-    )
+    contact[:, 1:] = same_up[:, 1:] & ~(same_up[:, :-1] & same_left[1:, 1:] & same_left[:-1, 1:])
     upper, lower = run_HW[:-1][contact], run_HW[1:][contact]
     runs = len(starts)
-    graph = coo_matrix(
-        (np.ones(len(upper), np.int8), (upper, lower)), shape=(runs, runs)
-    )
+    graph = coo_matrix((np.ones(len(upper), np.int8), (upper, lower)), shape=(runs, runs))
     count, label_R = connected_components(graph, directed=False)
     length_R = np.diff(starts, append=height * width)
     y_R, x_R = np.divmod(starts, width)
@@ -93,6 +87,4 @@ def find_areas(
     np.maximum.at(y1, label_R, y_R + 1)
     np.minimum.at(first, label_R, starts)
     labels = label_R.astype(np.int32)[run_HW]
-    return Areas(
-        labels_HW=labels, size_C=size, x0_C=x0, y0_C=y0, x1_C=x1, y1_C=y1, first_C=first
-    )
+    return Areas(labels_HW=labels, size_C=size, x0_C=x0, y0_C=y0, x1_C=x1, y1_C=y1, first_C=first)

@@ -61,28 +61,16 @@ def load_font(family: str, weight: int, size: int) -> ImageFont.FreeTypeFont:
 @lru_cache(maxsize=8192)
 def glyph(family: str, weight: int, char: str) -> Glyph:
     """Measurements of one character."""
-    if (
-        ord(char) >= 0x2E80
-    ):  # ideographs, emoji: these fonts have none, a full square is near enough
-        return Glyph(
-            advance=1.0, left=0.05, right=0.95, top=0.82, bottom=-0.08, area=0.3
-        )
+    if ord(char) >= 0x2E80:  # ideographs, emoji: these fonts have none, a full square is near enough
+        return Glyph(advance=1.0, left=0.05, right=0.95, top=0.82, bottom=-0.08, area=0.3)
     font = load_font(family, weight, _EM)
     advance = font.getlength(char) / _EM
     left, top, right, bottom = font.getbbox(char, anchor="ls")
     if right <= left or bottom <= top or char.isspace():
-        return Glyph(
-            advance=advance, left=0.0, right=0.0, top=0.0, bottom=0.0, area=0.0
-        )
+        return Glyph(advance=advance, left=0.0, right=0.0, top=0.0, bottom=0.0, area=0.0)
     picture = Image.new("L", (int(right - left) + 4, int(bottom - top) + 4))
-    ImageDraw.Draw(picture).text(
-        (2 - left, 2 - top), char, fill=255, font=font, anchor="ls"
-    )
-    area = (
-        sum(value * count for value, count in enumerate(picture.histogram()))
-        / 255
-        / _EM**2
-    )
+    ImageDraw.Draw(picture).text((2 - left, 2 - top), char, fill=255, font=font, anchor="ls")
+    area = sum(value * count for value, count in enumerate(picture.histogram())) / 255 / _EM**2
     return Glyph(
         advance=advance,
         left=left / _EM,

@@ -80,9 +80,7 @@ def coverage(crop_hw3: NDArray[np.uint8], ink: RGB, paper: RGB) -> NDArray[np.fl
     length = float((way * way).sum())
     if length < 16:
         return np.zeros(crop_hw3.shape[:2], np.float32)
-    return np.clip(
-        (crop_hw3.astype(np.float32) - np.array(paper, np.float32)) @ way / length, 0, 1
-    )
+    return np.clip((crop_hw3.astype(np.float32) - np.array(paper, np.float32)) @ way / length, 0, 1)
 
 
 def _span(strength: NDArray[np.float32]) -> tuple[float, float]:
@@ -117,9 +115,7 @@ def _underline_rows(ink_hw: NDArray[np.float32]) -> NDArray[np.bool_]:
     return out
 
 
-def measure_text(
-    image_HW3: NDArray[np.uint8], box: tuple[float, float, float, float], text: str
-) -> TextLook:
+def measure_text(image_HW3: NDArray[np.uint8], box: tuple[float, float, float, float], text: str) -> TextLook:
     """Look of the line `text` that stands in `box` (x0, y0, x1, y1 px). About 0.3 ms.
 
     The font size is that of the Liberation face whose glyph heights, widths and ink agree best with the pixels.
@@ -144,9 +140,7 @@ def measure_text(
     glyph_ink = np.where(lines[:, None], 0.0, ink) if underline else ink
     top, bottom = _span(glyph_ink.max(1))
     left, right = _span(glyph_ink.max(0))
-    size, weight, family = _fit(
-        text.strip(), right - left, bottom - top, float(glyph_ink.sum()), guess, flat
-    )
+    size, weight, family = _fit(text.strip(), right - left, bottom - top, float(glyph_ink.sum()), guess, flat)
     return TextLook(
         color=color,
         background=paper,
@@ -155,15 +149,11 @@ def measure_text(
         family=family,
         underline=underline,
         flat=flat,
-        ink=(x0 + left, y0 + top, x0 + right, y0 + bottom)
-        if right > left and bottom > top
-        else tuple(box),  # type: ignore[arg-type]
+        ink=(x0 + left, y0 + top, x0 + right, y0 + bottom) if right > left and bottom > top else tuple(box),  # type: ignore[arg-type]
     )
 
 
-def _fit(
-    text: str, width: float, height: float, area: float, guess: float, flat: bool
-) -> tuple[float, int, str]:
+def _fit(text: str, width: float, height: float, area: float, guess: float, flat: bool) -> tuple[float, int, str]:
     """(font size px, weight, family) of the face in which `text` best has this ink width, height and area."""
     if not text or width < 1 or height < 1:
         return guess, 400, "sans"
@@ -176,22 +166,14 @@ def _fit(
                 continue
             by_width = width / line.width
             by_height = height / line.height if line.height > 0.2 else by_width
-            by_area = (
-                math.sqrt(area / line.area) if line.area > 0 and flat else by_width
-            )
+            by_area = math.sqrt(area / line.area) if line.area > 0 and flat else by_width
             doubt = 0.035 + 0.6 / height  # half a pixel up or down
             cost = (math.log(by_width / by_height) / doubt) ** 2
             cost += (math.log(by_area / by_width) / 0.07) ** 2
-            cost += {"sans": 0.0, "serif": 0.8, "mono": 0.8}[family] * (2 - many) + (
-                0.5 if weight == 700 else 0.0
-            )
+            cost += {"sans": 0.0, "serif": 0.8, "mono": 0.8}[family] * (2 - many) + (0.5 if weight == 700 else 0.0)
             # agreeing measures: the width is the more exact one; else the height is nearer the eye
-            trust = math.exp(
-                -((math.log(by_width / by_height) / (2 * doubt)) ** 2)
-            ) * min(1.0, 0.3 + len(text) / 5)
-            size = math.exp(
-                trust * math.log(by_width) + (1 - trust) * math.log(by_height)
-            )
+            trust = math.exp(-((math.log(by_width / by_height) / (2 * doubt)) ** 2)) * min(1.0, 0.3 + len(text) / 5)
+            size = math.exp(trust * math.log(by_width) + (1 - trust) * math.log(by_height))
             if cost < best[0]:
                 best = (cost, size, weight, family)
     return min(max(best[1], 4.0), 400.0), best[2], best[3]

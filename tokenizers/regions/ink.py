@@ -57,9 +57,7 @@ def merge_close(boxes: list[tuple[Bounds, int]], gap: int) -> list[tuple[Bounds,
                     int(joined[:, 3].max()),
                 )
                 total = sum(items[j][1] for j in group)
-                items = [
-                    item for j, item in enumerate(items) if j not in set(group)
-                ] + [(box, total)]
+                items = [item for j, item in enumerate(items) if j not in set(group)] + [(box, total)]
                 changed = True
                 break
     return items

@@ -58,9 +58,7 @@ def _cut(boxes: Sequence[Bounds], items: list[int]) -> list[int]:
     return sorted(items, key=key)
 
 
-def reading_order(
-    boxes: Sequence[Bounds], frames: Sequence[bool]
-) -> list[tuple[int, int, int]]:
+def reading_order(boxes: Sequence[Bounds], frames: Sequence[bool]) -> list[tuple[int, int, int]]:
     """(index, depth, parent or -1) of each box in reading order; only boxes marked in `frames` can contain others.
 
     Pre-order: a frame comes right before its contents. Siblings are cut recursively at empty rows or columns.

@@ -43,9 +43,7 @@ def _corner_radius(missing: float) -> float:
     A quarter circle misses (1 - pi/4) r^2; about r of its edge pixels are mixed colours and do not belong to the area.
     """
     a, b = 1 - np.pi / 4, 0.45
-    return (
-        float((-b + np.sqrt(b * b + 4 * a * missing)) / (2 * a)) if missing > 0 else 0.0
-    )
+    return float((-b + np.sqrt(b * b + 4 * a * missing)) / (2 * a)) if missing > 0 else 0.0
 
 
 def fit_rect(mask: NDArray[np.bool_]) -> tuple[float, int] | None:
@@ -77,19 +75,13 @@ def fit_rect(mask: NDArray[np.bool_]) -> tuple[float, int] | None:
     radius = min(float(np.median(corners)), k)
     inset = int(min(np.ceil(radius), k - 1)) if k > 1 else 0
     rows, columns = slice(inset, height - inset), slice(inset, width - inset)
-    cover = [
-        float((edge <= 1).mean())
-        for edge in (left[rows], right[rows], top[columns], bottom[columns])
-    ]
+    cover = [float((edge <= 1).mean()) for edge in (left[rows], right[rows], top[columns], bottom[columns])]
     if min(cover) < 0.6 or sum(cover) < 3.0:
         return None
     if radius > 2:  # the corners must be round, not cut or ragged
         step = np.arange(inset) + 0.5
         model = radius - np.sqrt(np.maximum(radius**2 - (radius - step) ** 2, 0))
-        wrong = [
-            float(np.abs(edge[:inset] - model).mean())
-            for edge in (left, right, left[::-1], right[::-1])
-        ]
+        wrong = [float(np.abs(edge[:inset] - model).mean()) for edge in (left, right, left[::-1], right[::-1])]
         if sorted(wrong)[1] > 1.0 + 0.1 * radius:
             return None
     thickness = 0
@@ -116,17 +108,9 @@ def _line(image: NDArray, bounds: Bounds, side: str, depth: int) -> NDArray | No
     cut_x, cut_y = max(1, int((x1 - x0) * 0.2)), max(1, int((y1 - y0) * 0.2))
     if side in "tb":
         y = y0 - 1 - depth if side == "t" else y1 + depth
-        return (
-            image[y, x0 + cut_x : x1 - cut_x]
-            if 0 <= y < height and x1 - x0 > 2 * cut_x
-            else None
-        )
+        return image[y, x0 + cut_x : x1 - cut_x] if 0 <= y < height and x1 - x0 > 2 * cut_x else None
     x = x0 - 1 - depth if side == "l" else x1 + depth
-    return (
-        image[y0 + cut_y : y1 - cut_y, x]
-        if 0 <= x < width and y1 - y0 > 2 * cut_y
-        else None
-    )
+    return image[y0 + cut_y : y1 - cut_y, x] if 0 <= x < width and y1 - y0 > 2 * cut_y else None
 
 
 def main_color(pixels_N3: NDArray) -> tuple[RGB, float]:
@@ -142,9 +126,7 @@ def color_distance(a: RGB, b: RGB) -> int:
     return max(abs(int(p) - int(q)) for p, q in zip(a, b, strict=True))
 
 
-def _walk_out(
-    image: NDArray, bounds: Bounds, side: str, inner: RGB
-) -> tuple[int, RGB | None, RGB | None, int]:
+def _walk_out(image: NDArray, bounds: Bounds, side: str, inner: RGB) -> tuple[int, RGB | None, RGB | None, int]:
     """Walk outwards over one side: (border width, border colour, settled colour outside, px of soft shadow)."""
     colors: list[RGB] = []
     for depth in range(MAX_BORDER + 4):
@@ -174,9 +156,7 @@ def _walk_out(
                     break
                 reach += 1
             return border, first, far, reach if reach > 1 else 0
-    elif (
-        border <= MAX_BORDER and border == len(colors) and len(colors) < MAX_BORDER + 4
-    ):
+    elif border <= MAX_BORDER and border == len(colors) and len(colors) < MAX_BORDER + 4:
         # the line ends at something uneven (a neighbour box, the picture's edge)
         if color_distance(first, inner) >= 4 and border <= 3:
             return border, first, None, 0
@@ -203,10 +183,7 @@ def add_border(image: NDArray, rect: Rect) -> tuple[Rect, list[RGB | None]]:
         width = int(np.median([w for w, _ in seen]))
         color = seen[0][1]
         assert color is not None
-        if (
-            all(c is not None and color_distance(c, color) <= 40 for _, c in seen)
-            and width <= MAX_BORDER
-        ):
+        if all(c is not None and color_distance(c, color) <= 40 for _, c in seen) and width <= MAX_BORDER:
             x0, y0, x1, y1 = rect.bounds
             height, full = image.shape[:2]
             bounds = (
@@ -229,9 +206,24 @@ def add_border(image: NDArray, rect: Rect) -> tuple[Rect, list[RGB | None]]:
     return replace(rect, shadow=shadow), outside
 
 
-def boxes_from_lines(
-    areas: Areas, image: NDArray, across: NDArray, down: NDArray
-) -> list[Rect]:
+def is_soft_ring(image: NDArray, rect: Rect) -> bool:
+    """True for one step of a soft shadow: its colour hardly differs from what lies just outside or just inside."""
+    x0, y0, x1, y1 = rect.bounds
+    b = rect.border_width
+    color = rect.border_color
+    if color is None:
+        return False
+    soft = 0
+    for side in "trbl":
+        outer, inner = _line(image, rect.bounds, side, 0), _line(image, (x0 + b, y0 + b, x1 - b, y1 - b), side, -1)
+        steps = [
+            color_distance(main_color(line)[0], color) for line in (outer, inner) if line is not None and len(line)
+        ]
+        soft += bool(steps) and min(steps) < 5
+    return soft >= 2
+
+
+def boxes_from_lines(areas: Areas, image: NDArray, across: NDArray, down: NDArray) -> list[Rect]:
     """Boxes whose four sides are thin lines that do not meet, because their corners are round and mixed in colour.
 
     `across` and `down` are indices of horizontal and vertical line areas.
@@ -279,9 +271,7 @@ def boxes_from_lines(
             ]
             if not inner.size:
                 continue
-            color, _ = main_color(
-                inner[:: max(1, inner.shape[0] // 64), :: max(1, inner.shape[1] // 64)]
-            )
+            color, _ = main_color(inner[:: max(1, inner.shape[0] // 64), :: max(1, inner.shape[1] // 64)])
             radius = float(max(x0[top] - left, y0[a] - bounds[1]))
             # the lines end where the curve leaves their first pixel: about sqrt(2 r) px before the corner's own end
             radius = radius + np.sqrt(radius) * 0.5 if radius > 1 else radius

@@ -7,6 +7,7 @@ an icon; long thin areas are rules. Nothing here is learnt and nothing depends o
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -27,6 +28,7 @@ from watersmeet.tokenizers.regions.rects import (
     boxes_from_lines,
     color_distance,
     fit_rect,
+    is_soft_ring,
     main_color,
 )
 
@@ -53,9 +55,7 @@ def area_of(bounds: Bounds) -> int:
 
 
 def shared(a: Bounds, b: Bounds) -> int:
-    return max(0, min(a[2], b[2]) - max(a[0], b[0])) * max(
-        0, min(a[3], b[3]) - max(a[1], b[1])
-    )
+    return max(0, min(a[2], b[2]) - max(a[0], b[0])) * max(0, min(a[3], b[3]) - max(a[1], b[1]))
 
 
 def overlap(a: Bounds, b: Bounds) -> float:
@@ -65,19 +65,12 @@ def overlap(a: Bounds, b: Bounds) -> float:
 
 
 def inside(a: Bounds, b: Bounds, slack: int = 0) -> bool:
-    return (
-        a[0] >= b[0] - slack
-        and a[1] >= b[1] - slack
-        and a[2] <= b[2] + slack
-        and a[3] <= b[3] + slack
-    )
+    return a[0] >= b[0] - slack and a[1] >= b[1] - slack and a[2] <= b[2] + slack and a[3] <= b[3] + slack
 
 
 def page_background(areas: Areas, image: NDArray[np.uint8]) -> RGB:
     """The colour that covers most of the picture as flat areas."""
-    big = np.flatnonzero(
-        areas.size_C >= max(64, image.shape[0] * image.shape[1] // 2000)
-    )
+    big = np.flatnonzero(areas.size_C >= max(64, image.shape[0] * image.shape[1] // 2000))
     if not len(big):
         big = np.array([int(areas.size_C.argmax())])
     colors = pack_colors(image).reshape(-1)[areas.first_C[big]]
@@ -96,12 +89,7 @@ def _glyph_part(bounds: Bounds, texts: Sequence[Bounds]) -> bool:
 
 
 def _edges_touched(bounds: Bounds, width: int, height: int) -> int:
-    return (
-        (bounds[0] <= 0)
-        + (bounds[1] <= 0)
-        + (bounds[2] >= width)
-        + (bounds[3] >= height)
-    )
+    return (bounds[0] <= 0) + (bounds[1] <= 0) + (bounds[2] >= width) + (bounds[3] >= height)
 
 
 class _Finder:
@@ -110,32 +98,29 @@ class _Finder:
         self.height, self.width = image.shape[:2]
         self.texts = list(texts)
         self.areas = find_areas(image)
-        if (
-            float(self.areas.size_C[self.areas.size_C >= 64].sum())
-            < 0.35 * self.height * self.width
-        ):
+        if float(self.areas.size_C[self.areas.size_C >= 64].sum()) < 0.35 * self.height * self.width:
             # photographs, and screens that went through JPEG: flat means nearly equal
             self.areas = find_areas(image, tolerance=3)
         self.background = page_background(self.areas, image)
-        self.base = np.zeros(
-            (self.height, self.width), bool
-        )  # pixels explained by flat boxes
+        self.base = np.zeros((self.height, self.width), bool)  # pixels explained by flat boxes
 
     def run(self) -> tuple[list[Shape], RGB]:
         rects = self._rects(self.areas, smallest=36)
         rects += self._gradients()
-        rects += self._framed()
+        rects += [rect for rect in self._framed() if not is_soft_ring(self.image, rect)]
         rects = self._dedupe(rects)
-        rects = self._stacked(rects)
         pictures, rules = self._pictures(rects)
+        rects, pictures = self._illustrations(rects, pictures)
         rects = self._drop_parts(rects, pictures)
+        rects = self._stacked(rects, pictures)
+        rects = self._drop_remainders(rects)
+        pictures, rules = self._small_rules(pictures, rules)
         shapes = [self._shape(rect) for rect in rects]
         shapes += [Shape(bounds=b, kind="rule", color=c) for b, c in rules]
-        shapes += [
-            Shape(bounds=b, kind="picture", color=self._mean(b)) for b in pictures
-        ]
-        if len(shapes) > MAX_SHAPES:
-            shapes = sorted(shapes, key=self._worth, reverse=True)[:MAX_SHAPES]
+        shapes += [Shape(bounds=b, kind="picture", color=self._mean(b)) for b in pictures]
+        limit = round(MAX_SHAPES * max(1.0, self.height * self.width / (1280 * 757)))
+        if len(shapes) > limit:
+            shapes = sorted(shapes, key=lambda s: (-self._worth(s), s.bounds))[:limit]
         return shapes, self.background
 
     # flat boxes ---------------------------------------------------------------------------------------------------
@@ -143,9 +128,7 @@ class _Finder:
     def _rects(self, areas: Areas, smallest: int, color_of: bool = True) -> list[Rect]:
         wide, high = areas.x1_C - areas.x0_C, areas.y1_C - areas.y0_C
         found: list[Rect] = []
-        candidates = np.flatnonzero(
-            (areas.size_C >= smallest) & (wide >= MIN_FILL) & (high >= MIN_FILL)
-        )
+        candidates = np.flatnonzero((areas.size_C >= smallest) & (wide >= MIN_FILL) & (high >= MIN_FILL))
         flat = self.image.reshape(-1, 3)
         for index in candidates:
             index = int(index)
@@ -168,28 +151,23 @@ class _Finder:
             color = tuple(int(v) for v in flat[areas.first_C[index]])
             if not color_of:
                 pixels = self.image[bounds[1] : bounds[3], bounds[0] : bounds[2]][mask]
-                color = tuple(
-                    int(v)
-                    for v in np.median(pixels[:: max(1, len(pixels) // 2000)], axis=0)
-                )
+                color = tuple(int(v) for v in np.median(pixels[:: max(1, len(pixels) // 2000)], axis=0))
             if thickness:
                 x0, y0, x1, y1 = bounds
-                inner = self.image[
-                    y0 + thickness : y1 - thickness, x0 + thickness : x1 - thickness
-                ]
+                inner = self.image[y0 + thickness : y1 - thickness, x0 + thickness : x1 - thickness]
                 fill, _ = main_color(inner)
-                found.append(
-                    Rect(
-                        bounds=bounds,
-                        color=fill,
-                        border_color=color,
-                        border_width=thickness,
-                        radius=radius,
-                        ring=True,
-                        area=index,
-                    )
+                ring = Rect(
+                    bounds=bounds,
+                    color=fill,
+                    border_color=color,
+                    border_width=thickness,
+                    radius=radius,
+                    ring=True,
+                    area=index,
                 )
                 self._explain(bounds, mask)
+                if not is_soft_ring(self.image, ring):
+                    found.append(ring)
                 continue
             rect = Rect(bounds=bounds, color=color, radius=radius, area=index)
             self._explain(bounds, mask)
@@ -206,11 +184,7 @@ class _Finder:
         """True when the outline runs along rows and columns, as that of a page background does and a cloud's does not."""
         left, right = mask.argmax(1), mask[:, ::-1].argmax(1)
         top, bottom = mask.argmax(0), mask[::-1].argmax(0)
-        return all(
-            float((np.diff(edge) == 0).mean()) >= 0.85
-            for edge in (left, right, top, bottom)
-            if len(edge) > 1
-        )
+        return all(float((np.diff(edge) == 0).mean()) >= 0.85 for edge in (left, right, top, bottom) if len(edge) > 1)
 
     def _stands_out(self, rect: Rect, outside: list[RGB | None]) -> bool:
         touched = _edges_touched(rect.bounds, self.width, self.height)
@@ -227,9 +201,7 @@ class _Finder:
         if rect.border_width or rect.shadow:
             return True
         sides = [color for color in outside if color is not None]
-        differing = [
-            color for color in sides if color_distance(color, rect.color) >= CONTRAST
-        ]
+        differing = [color for color in sides if color_distance(color, rect.color) >= CONTRAST]
         if same:
             return len(differing) + touched >= 3 and len(differing) >= 2
         return len(differing) >= 1 or not sides
@@ -242,9 +214,7 @@ class _Finder:
             return []
         areas = find_areas(self.image, tolerance=2, mask=mask)
         outer = areas.labels_HW[~mask]
-        areas.size_C[np.unique(outer)] = (
-            0  # what lies outside the mask is not a candidate
-        )
+        areas.size_C[np.unique(outer)] = 0  # what lies outside the mask is not a candidate
         return self._rects(areas, smallest=600, color_of=False)
 
     def _lines(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -282,9 +252,7 @@ class _Finder:
         kept: list[Rect] = []
         for rect in ranked:
             for i, other in enumerate(kept):
-                edge = max(
-                    abs(p - q) for p, q in zip(rect.bounds, other.bounds, strict=True)
-                )
+                edge = max(abs(p - q) for p, q in zip(rect.bounds, other.bounds, strict=True))
                 limit = max(2, other.border_width + 1)
                 if edge <= limit:
                     if other.radius < 1 < rect.radius:
@@ -294,77 +262,88 @@ class _Finder:
                 kept.append(rect)
         return kept
 
-    def _stacked(self, rects: list[Rect]) -> list[Rect]:
-        """Join parts of one panel that a full-width child cut in two (an active menu entry in a sidebar)."""
-        out = sorted(
-            rects, key=lambda r: (r.bounds[1], r.bounds[0], -area_of(r.bounds))
-        )
+    def _stacked(self, rects: list[Rect], pictures: list[Bounds]) -> list[Rect]:
+        """Join parts of one panel that a full-width child cut off or cut in two.
+
+        The child is an active menu entry of a sidebar, a picture on top of a card, a line between head and body.
+        """
+        out = sorted(rects, key=lambda r: (r.bounds[1], r.bounds[0], -area_of(r.bounds)))
         changed = True
         while changed:
             changed = False
             for i, upper in enumerate(out):
-                for j, lower in enumerate(out):
-                    if (
-                        i == j
-                        or upper.color != lower.color
-                        or upper.border_width
-                        or lower.border_width
-                    ):
-                        continue
+                lower = next((r for r in out if r is not upper and self._continues(upper, r, out, pictures)), None)
+                if lower is not None:
                     a, b = upper.bounds, lower.bounds
-                    if abs(a[0] - b[0]) > 1 or abs(a[2] - b[2]) > 1 or b[1] < a[3]:
-                        continue
-                    gap = (a[0], a[3], a[2], b[1])
-                    between = b[1] - a[3]
-                    filler = between <= 3 or any(
-                        r is not upper
-                        and r is not lower
-                        and abs(r.bounds[0] - a[0]) <= 2
-                        and abs(r.bounds[2] - a[2]) <= 2
-                        and color_distance(r.color, self.background) >= CONTRAST
-                        and shared(r.bounds, gap) >= 0.8 * max(1, area_of(gap))
-                        for r in out
+                    joined = replace(
+                        upper, bounds=(a[0], a[1], a[2], b[3]), area=-1, shadow=max(upper.shadow, lower.shadow)
                     )
-                    if filler and (
-                        between <= 3 or between < max(upper.height, lower.height)
-                    ):
-                        joined = replace(
-                            upper, bounds=(a[0], a[1], a[2], b[3]), area=-1
-                        )
-                        out = [r for k, r in enumerate(out) if k not in (i, j)] + [
-                            joined
-                        ]
-                        out.sort(
-                            key=lambda r: (r.bounds[1], r.bounds[0], -area_of(r.bounds))
-                        )
-                        changed = True
-                        break
-                if changed:
+                    out = [r for k, r in enumerate(out) if k != i and r is not lower] + [joined]
+                    out.sort(key=lambda r: (r.bounds[1], r.bounds[0], -area_of(r.bounds)))
+                    changed = True
                     break
+        for i, rect in enumerate(out):
+            x0, y0, x1, y1 = rect.bounds
+            if rect.border_width:
+                continue
+            for p in pictures:
+                wide = abs(p[0] - x0) <= 2 and abs(p[2] - x1) <= 2 and p[2] - p[0] >= 80 and p[3] - p[1] >= 40
+                if wide and abs(p[3] - y0) <= 2:
+                    out[i] = replace(rect, bounds=(x0, p[1], x1, y1))
+                elif wide and abs(p[1] - y1) <= 2:
+                    out[i] = replace(rect, bounds=(x0, y0, x1, p[3]))
+        return out
+
+    def _continues(self, upper: Rect, lower: Rect, rects: list[Rect], pictures: list[Bounds]) -> bool:
+        """True when `lower` is the same panel as `upper`, going on below something of the panel's width."""
+        if upper.color != lower.color or upper.border_width or lower.border_width:
+            return False
+        a, b = upper.bounds, lower.bounds
+        if abs(a[0] - b[0]) > 1 or abs(a[2] - b[2]) > 1 or b[1] < a[3]:
+            return False
+        between = b[1] - a[3]
+        if between <= 3:
+            return True
+        gap = (a[0], a[3], a[2], b[1])
+        fillers = [r.bounds for r in rects if color_distance(r.color, self.background) >= CONTRAST] + pictures
+        filled = any(
+            abs(f[0] - a[0]) <= 2 and abs(f[2] - a[2]) <= 2 and shared(f, gap) >= 0.8 * area_of(gap)
+            for f in fillers
+            if f not in (a, b)
+        )
+        in_picture = any(abs(f[0] - a[0]) <= 2 and f[1] >= a[3] - 2 and f[3] <= b[1] + 2 for f in pictures)
+        return filled and (in_picture or between < max(upper.height, lower.height))
+
+    def _drop_remainders(self, rects: list[Rect]) -> list[Rect]:
+        """Drop the rest of a bordered card that was found again as a box of its own: same colour, three edges shared."""
+        out = []
+        for rect in rects:
+            again = False
+            for other in rects:
+                if other is rect or color_distance(other.color, rect.color) > 2:
+                    continue
+                if area_of(other.bounds) <= area_of(rect.bounds) or not inside(rect.bounds, other.bounds, 2):
+                    continue
+                slack = other.border_width + 2
+                edges = [abs(p - q) <= slack for p, q in zip(rect.bounds, other.bounds, strict=True)]
+                if sum(edges) >= 3 and (other.border_width or other.shadow or rect.border_width):
+                    again = True
+            if not again:
+                out.append(rect)
         return out
 
     # what is not flat ---------------------------------------------------------------------------------------------
 
-    def _pictures(
-        self, rects: list[Rect]
-    ) -> tuple[list[Bounds], list[tuple[Bounds, RGB]]]:
+    def _pictures(self, rects: list[Rect]) -> tuple[list[Bounds], list[tuple[Bounds, RGB]]]:
         ink = ~self.base
         for text in self.texts:
             x0, y0, x1, y1 = text
             ink[max(0, y0 - 2) : y1 + 2, max(0, x0 - 3) : x1 + 3] = False
-        # small flat areas of the background's colour between glyphs or icons are not ink
-        near = (
-            np.abs(
-                self.image.astype(np.int16) - np.array(self.background, np.int16)
-            ).max(-1)
-            <= 1
-        )
-        ink &= ~near
+        ink &= ~self._soft()
         for rect in rects:
             self._clear_frame(ink, rect)
         rules: list[tuple[Bounds, RGB]] = []
-        pictures: list[Bounds] = []
-        small: list[tuple[Bounds, int]] = []
+        parts: list[tuple[Bounds, int]] = []
         for box, amount in blobs(ink):
             w, h = box[2] - box[0], box[3] - box[1]
             if min(w, h) <= LINE:
@@ -372,17 +351,81 @@ class _Finder:
                     color, _ = main_color(self.image[box[1] : box[3], box[0] : box[2]])
                     rules.append((box, color))
                 elif min(w, h) >= 2 and max(w, h) >= 5:
-                    small.append((box, amount))
+                    parts.append((box, amount))
                 continue
-            if self._halo(box, amount, rects):
-                continue
-            small.append((box, amount))
-        for box, amount in merge_close(small, gap=3):
-            w, h = box[2] - box[0], box[3] - box[1]
-            if w < 5 or h < 5 or amount < 12:
-                continue
-            pictures.append(box)
+            if not self._halo(box, amount, rects):
+                parts.append((box, amount))
+        self.ink = ink
+        pictures = [
+            box
+            for box, amount in merge_close(parts, gap=3)
+            if box[2] - box[0] >= 5 and box[3] - box[1] >= 5 and amount >= 12
+        ]
         return pictures, rules
+
+    def _soft(self) -> NDArray[np.bool_]:
+        """Pixels close to the page's colour that change only gradually: soft shadows, and the colour itself."""
+        wide = self.image.astype(np.int16)
+        off = np.abs(wide - np.array(self.background, np.int16)).max(-1)
+        gray = np.ascontiguousarray(self.image.max(-1))
+        steps = cv2.morphologyEx(gray, cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8))
+        return (off <= 1) | ((off <= 48) & (steps <= 8))
+
+    def _illustrations(self, rects: list[Rect], pictures: list[Bounds]) -> tuple[list[Rect], list[Bounds]]:
+        """Flat boxes that are the ground of a drawing become one picture with it: no text of their own, much ink."""
+        out: list[Rect] = []
+        for rect in rects:
+            x0, y0, x1, y1 = rect.bounds
+            size = area_of(rect.bounds)
+            drawn = [p for p in pictures if inside(p, rect.bounds, 2) and not inside(rect.bounds, p)]
+            covered = sum(area_of(p) for p in drawn)
+            read = sum(shared(t, rect.bounds) for t in self.texts)
+            contains = any(r is not rect and inside(r.bounds, rect.bounds) and self._has_text(r.bounds) for r in rects)
+            small = max(x1 - x0, y1 - y0) <= 80
+            solid = drawn and max(self.ink[p[1] : p[3], p[0] : p[2]].mean() for p in drawn) > 0.9
+            whole = size >= 0.6 * self.height * self.width
+            ragged = drawn and (small or not solid)
+            if (
+                ragged
+                and not whole
+                and not contains
+                and covered >= (0.12 if small else 0.3) * size
+                and read < 0.02 * size
+            ):
+                pictures = [p for p in pictures if p not in drawn] + [rect.bounds]
+            else:
+                out.append(rect)
+        # a small flat box that touches ink is a part of the icon drawn there
+        kept: list[Rect] = []
+        for rect in out:
+            if max(rect.width, rect.height) <= 40 and not self._has_text(rect.bounds):
+                grown = (rect.bounds[0] - 3, rect.bounds[1] - 3, rect.bounds[2] + 3, rect.bounds[3] + 3)
+                near = [p for p in pictures if shared(p, grown) and max(p[2] - p[0], p[3] - p[1]) <= 80]
+                outside = [p for p in near if not inside(p, rect.bounds, 1)]
+                if outside:
+                    boxes = [rect.bounds, *near]
+                    joined = (min(b[0] for b in boxes), min(b[1] for b in boxes), max(b[2] for b in boxes), max(b[3] for b in boxes))  # fmt: skip
+                    pictures = [p for p in pictures if p not in near] + [joined]
+                    continue
+            kept.append(rect)
+        return kept, pictures
+
+    def _has_text(self, bounds: Bounds) -> bool:
+        return any(shared(t, bounds) >= 0.6 * area_of(t) for t in self.texts)
+
+    def _small_rules(
+        self, pictures: list[Bounds], rules: list[tuple[Bounds, RGB]]
+    ) -> tuple[list[Bounds], list[tuple[Bounds, RGB]]]:
+        """Short bars stacked closely are one icon (a menu sign), not rules."""
+        short = [(box, 1) for box, _ in rules if max(box[2] - box[0], box[3] - box[1]) <= 40]
+        stacks = [
+            box
+            for box, count in merge_close(short, gap=9)
+            if count >= 2 and max(box[2] - box[0], box[3] - box[1]) <= 48
+        ]
+        left = [(box, color) for box, color in rules if not any(inside(box, stack) for stack in stacks)]
+        left = [(box, color) for box, color in left if not any(inside(box, p) for p in pictures)]
+        return pictures + stacks, left
 
     def _clear_frame(self, ink: NDArray[np.bool_], rect: Rect) -> None:
         """Take border, mixed corner pixels and shadow of a box out of the ink."""
@@ -423,11 +466,7 @@ class _Finder:
         out = []
         for rect in rects:
             host = next(
-                (
-                    p
-                    for p in pictures
-                    if inside(rect.bounds, p, 1) and area_of(p) > area_of(rect.bounds)
-                ),
+                (p for p in pictures if inside(rect.bounds, p, 1) and area_of(p) > area_of(rect.bounds)),
                 None,
             )
             if host is not None:
@@ -460,11 +499,7 @@ class _Finder:
 
     def _shape(self, rect: Rect) -> Shape:
         framed = rect.border_width > 0
-        kind = (
-            "outline"
-            if framed and color_distance(rect.color, self._around(rect.bounds)) < 6
-            else "fill"
-        )
+        kind = "outline" if framed and color_distance(rect.color, self._around(rect.bounds)) < 6 else "fill"
         return Shape(
             bounds=rect.bounds,
             kind=kind,
@@ -485,9 +520,7 @@ def as_array(image: Image.Image | NDArray[np.uint8]) -> NDArray[np.uint8]:
         return np.ascontiguousarray(image[..., :3])
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         rgba = image.convert("RGBA")
-        image = Image.alpha_composite(
-            Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba
-        )
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, (255, 255, 255, 255)), rgba)
     return np.asarray(image.convert("RGB"))
 
 
