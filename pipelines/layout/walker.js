@@ -54,6 +54,8 @@
     return "serif"; // what the browser falls back to when nothing of the list is there
   }
 
+  const clipsToText = (cs) => (cs.webkitBackgroundClip || cs.backgroundClip || "").includes("text");
+
   function transform(text, how) {
     if (how === "uppercase") return text.toUpperCase();
     if (how === "lowercase") return text.toLowerCase();
@@ -153,6 +155,8 @@
           all = all ? [Math.min(all[0], b[0]), Math.min(all[1], b[1]), Math.max(all[2], b[2]), Math.max(all[3], b[3])] : b;
         }
         if (!all || !filled(meet(all, clipTo))) return false;
+        const ink = color(cs.webkitTextFillColor || cs.color, 1);
+        if (ink && ink[3] < 0.1 && !clipsToText(cs)) return false; // transparent: nobody sees it
         const size = parseFloat(cs.fontSize) || 16;
         const pre = cs.whiteSpace.startsWith("pre") || cs.whiteSpace === "break-spaces";
         const put = (raw, r) => {
@@ -369,7 +373,8 @@
       rec.disp = cs.display;
       if (cs.position !== "static") rec.pos = cs.position;
       if (cs.float !== "none") rec.float = cs.float;
-      rec.color = color(cs.color, opacity);
+      const onText = clipsToText(cs);
+      rec.color = (onText && gradientColor(cs.backgroundImage, opacity)) || color(cs.webkitTextFillColor || cs.color, opacity);
       rec.fs = round(parseFloat(cs.fontSize) || 16);
       rec.fw = Number(cs.fontWeight) || 400;
       rec.ff = family(cs.fontFamily, loaded);
@@ -381,8 +386,8 @@
       if (tag === "INPUT" && el.type === "image") rec.pic = "img";
       if (!shown) return;
       const bg = color(cs.backgroundColor, opacity);
-      if (bg && bg[3] > 0.02) rec.bg = bg;
-      const image = cs.backgroundImage;
+      if (bg && bg[3] > 0.02 && !onText) rec.bg = bg;
+      const image = onText ? "none" : cs.backgroundImage;
       if (image && image !== "none") {
         if (/url\(/.test(image)) rec.bgi = "url";
         else if (/gradient\(/.test(image)) {
