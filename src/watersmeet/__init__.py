@@ -1,3 +1,65 @@
-"""watersmeet: text, image patches and whatever a plugin brings become one stream of tokens, read by one transformer."""
+"""watersmeet: text, pictures and whatever a plugin brings become one stream of tokens, read by one transformer.
+
+The names below are loaded on first use, so `import watersmeet` stays cheap and imports no torch::
+
+    from watersmeet import get_registry, load_checkpoint, pack, generate
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from watersmeet.core.checkpoint import load_checkpoint as load_checkpoint
+    from watersmeet.core.checkpoint import save_checkpoint as save_checkpoint
+    from watersmeet.core.config import ModelConfig as ModelConfig
+    from watersmeet.core.config import preset as preset
+    from watersmeet.core.errors import WatersmeetError as WatersmeetError
+    from watersmeet.core.generate import generate as generate
+    from watersmeet.core.model.model import Model as Model
+    from watersmeet.core.stream import Packed as Packed
+    from watersmeet.core.stream import Span as Span
+    from watersmeet.core.stream import Stream as Stream
+    from watersmeet.core.stream import pack as pack
+    from watersmeet.pipelines.models import open_model as open_model
+    from watersmeet.plugins.hookspecs import hookimpl as hookimpl
+    from watersmeet.plugins.registry import get_registry as get_registry
+    from watersmeet.plugins.result import Result as Result
+    from watersmeet.plugins.specs import ModalitySpec as ModalitySpec
+    from watersmeet.plugins.specs import PipelineSpec as PipelineSpec
+
+_HOMES = {
+    "Model": "core.model.model",
+    "ModelConfig": "core.config",
+    "ModalitySpec": "plugins.specs",
+    "Packed": "core.stream",
+    "PipelineSpec": "plugins.specs",
+    "Result": "plugins.result",
+    "Span": "core.stream",
+    "Stream": "core.stream",
+    "WatersmeetError": "core.errors",
+    "generate": "core.generate",
+    "get_registry": "plugins.registry",
+    "hookimpl": "plugins.hookspecs",
+    "load_checkpoint": "core.checkpoint",
+    "open_model": "pipelines.models",
+    "pack": "core.stream",
+    "preset": "core.config",
+    "save_checkpoint": "core.checkpoint",
+}
+__all__ = ["__version__", *_HOMES]  # every name is a string
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

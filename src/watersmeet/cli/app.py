@@ -1,0 +1,213 @@
+"""The command line: what there is and with which options. The work is imported when a command runs.
+
+Exit codes: 0 done; 1 the work failed (one sentence on stderr, no traceback unless --debug); 2 wrong usage;
+130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from watersmeet import __version__
+from watersmeet.core.errors import WatersmeetError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="watersmeet",
+    help="Screenshots to code and other work on one stream of tokens, with a small local model.",
+    epilog="--debug, anywhere on the line, shows the traceback of an error.",
+    # plain help needs no formatting library, which keeps it quick
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+bench_app = typer.Typer(help="Speed and scores, side by side with peers and baselines.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench", rich_help_panel=None)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"watersmeet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    pipeline: Annotated[str, typer.Argument(metavar="PIPELINE", help="Name from `watersmeet pipelines`.")],
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT", help="Files to work on.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the results.")],
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="nano, a checkpoint folder, or openai:NAME@URL.")
+    ] = "nano",
+    target: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="What to write, e.g. html, tailwind or react.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the pipeline; may be given several times."),
+    ] = None,
+) -> None:
+    """Run a pipeline on files and write a folder of results."""
+    from watersmeet.cli.run import run_pipeline
+
+    run_pipeline(pipeline, inputs, out=out, model=model, target=target, assignments=settings or [])
+
+
+@app.command()
+def pipelines() -> None:
+    """List the tasks that can be run."""
+    from watersmeet.cli.lists import pipeline_lines
+
+    _print(pipeline_lines())
+
+
+@app.command()
+def modalities() -> None:
+    """List what a stream can be made of."""
+    from watersmeet.cli.lists import modality_lines
+
+    _print(modality_lines())
+
+
+@app.command()
+def models() -> None:
+    """List the built-in models and the forms of --model."""
+    from watersmeet.cli.lists import model_lines
+
+    _print(model_lines())
+
+
+@app.command()
+def plugins(
+    strict: Annotated[bool, typer.Option("--strict", help="Fail when a plugin failed to load.")] = False,
+) -> None:
+    """List plugins, their packages and their faults."""
+    from watersmeet.cli.lists import plugin_lines
+
+    _print(plugin_lines())
+    if strict:
+        from watersmeet.plugins.registry import get_registry
+
+        get_registry().raise_failures()
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The recipe.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Instead of the recipe's `run.out`.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's number of steps.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the recipe's seed.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu keeps off a GPU that is there.")] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop with a checkpoint after that time; the next call goes on.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run is moved aside.")] = False,
+) -> None:
+    """Train a model by a recipe, or go on with it."""
+    from watersmeet.cli.train import train_command
+
+    summary = train_command(
+        config, steps=steps, seed=seed, device=device, fresh=fresh, max_minutes=max_minutes, out=out
+    )
+    if summary.stopped == "signal":
+        raise typer.Exit(INTERRUPTED)
+
+
+# the sub-commands of `data` are known to its own module alone, which is imported only to run one of them
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def data(context: typer.Context) -> None:
+    """Build or inspect training data."""
+    from watersmeet.cli.data import app as data_app
+
+    typer.main.get_command(data_app).main(args=context.args, prog_name="watersmeet data")
+
+
+@bench_app.command("kda")
+def bench_kda() -> None:
+    """Speed of the KDA operator beside its peer's."""
+    from watersmeet.cli.bench_kda import run as run_bench
+
+    run_bench()
+
+
+@bench_app.command("screenshot-to-code")
+def bench_screenshot_to_code(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="nano, a checkpoint folder, or openai:NAME@URL.")
+    ] = "nano",
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for tables and pages.")] = Path(
+        "out/bench"
+    ),
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many pages.")] = None,
+) -> None:
+    """Scores on the validation pages, with baselines."""
+    from watersmeet.cli.run import bench_screenshots
+
+    bench_screenshots(model=model, out=out, limit=limit)
+
+
+def _print(lines: list[str]) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def run_command_line(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; errors become one sentence on stderr."""
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        typer.main.get_command(app).main(args=arguments, prog_name="watersmeet")
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if code == INTERRUPTED:
+            _say("stopped")
+        return code
+    except KeyboardInterrupt:
+        _say("stopped")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # whoever read our output has gone; writing what is left in the buffers would fail again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except WatersmeetError as error:
+        if debug:
+            traceback.print_exc()
+        _say(_one_line(str(error)))
+        return error.exit_code
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        where = f"{error.filename}: " if error.filename else ""
+        _say(f"{where}{error.strerror or _one_line(str(error))}")
+        return 1
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _say(f"unexpected {type(error).__name__}: {_one_line(str(error))} (--debug shows where; please report it)")
+        return 1
+    return 0
+
+
+def _say(sentence: str) -> None:
+    print(f"watersmeet: {sentence}", file=sys.stderr, flush=True)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,93 @@
+"""`watersmeet run` and the benchmark of the same pipeline."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from watersmeet.cli.console import show_progress
+from watersmeet.core.errors import DecodeError, PluginError, UsageError
+from watersmeet.plugins.registry import Registry, get_registry
+from watersmeet.plugins.result import Result
+
+
+def run_pipeline(
+    name: str,
+    inputs: Sequence[str],
+    *,
+    out: Path,
+    model: str = "nano",
+    target: str | None = None,
+    assignments: Sequence[str] = (),
+) -> Result:
+    """Run pipeline `name` on `inputs`, print progress and warnings to stderr and the closing line to stdout.
+
+    Raises UsageError for an unknown pipeline or model and for a wrong --set, before anything slow is imported;
+    otherwise what the pipeline raises.
+    """
+    registry = get_registry()
+    check_pipeline(registry, name)
+    settings = parse_assignments(assignments)
+    if target is not None:
+        if settings.get("target", target) != target:
+            raise UsageError(f"--target {target} contradicts --set target={settings['target']}; give one of them")
+        settings["target"] = target
+    for item in inputs:
+        if "://" not in item and not Path(item).exists():
+            raise DecodeError(f"there is no file {item}")
+    from watersmeet.pipelines.models import open_model
+
+    with show_progress() as progress:
+        # a wrong setting should be told before a model is read, so the pipeline comes first
+        pipeline = registry.resolve_pipeline(name)(settings)
+        progress(f"loading model {model}", 0.0)
+        opened = open_model(model)
+        result: Result = pipeline.run(list(inputs), opened, out, progress)
+    for warning in result.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    sys.stderr.flush()
+    print(result.summary or f"{len(result.files)} files in {result.out_dir}", flush=True)
+    return result
+
+
+def check_pipeline(registry: Registry, name: str) -> None:
+    """Raise UsageError when nothing brings pipeline `name`; a plugin that should but failed raises PluginError."""
+    try:
+        registry.pipeline(name)
+    except PluginError as error:
+        if str(error).startswith("there is no "):
+            raise UsageError(str(error)) from error
+        raise
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+    """Settings from words KEY=VALUE; a value that is JSON is read as such (3, 0.5, true, [1, 2]), else it is text.
+
+    Raises UsageError for a word without "=", an empty or odd key, and a key given twice.
+    """
+    settings: dict[str, Any] = {}
+    for word in assignments:
+        key, equals, value = word.partition("=")
+        key = key.strip()
+        if not equals or not key.replace("_", "a").replace("-", "a").replace(".", "a").isalnum():
+            raise UsageError(f"--set {word!r} is not of the form KEY=VALUE, e.g. --set target=html")
+        if key in settings:
+            raise UsageError(f"--set gives {key!r} twice")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:
+            settings[key] = value
+    return settings
+
+
+def bench_screenshots(*, model: str, out: Path, limit: int | None) -> None:
+    """Run the benchmark of screenshot-to-code and print what it says."""
+    bench = importlib.import_module("watersmeet.pipelines.screenshot_to_code.bench")
+    with show_progress() as progress:
+        text = bench.run(model=model, out_dir=out, limit=limit, progress=progress)
+    if text:
+        print(text)
