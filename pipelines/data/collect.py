@@ -18,7 +18,7 @@ from PIL import Image
 from watersmeet.pipelines.data.plan import Job, page_file
 
 CHUNK = 48
-SHEET = 8
+SHEET = 16
 PATIENCE_S = 150.0  # a sheet of pages on a busy machine
 
 

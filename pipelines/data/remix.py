@@ -16,7 +16,6 @@ from watersmeet.pipelines.data.generator.words import Words
 _REMOTE = re.compile(r"""(<(?:script|link)\b[^>]*?(?:src|href)=["'])((?:https?:)?//[^"']+)(["'][^>]*>)""", re.I)
 _TEXT = re.compile(r">([^<>{}]*[A-Za-z]{2}[^<>{}]*)<")
 _LOCAL = (
-    (re.compile(r"font-?awesome.*\.js"), "fortawesome-fontawesome-free/js/all.min.js"),
     (re.compile(r"font-?awesome.*\.css"), "fortawesome-fontawesome-free/css/all.min.css"),
     (re.compile(r"bootstrap-icons.*\.css"), "bootstrap-icons/font/bootstrap-icons.min.css"),
     (re.compile(r"bootstrap@?.*/bootstrap(\.bundle)?(\.min)?\.js"), "bootstrap/dist/js/bootstrap.bundle.min.js"),
@@ -35,6 +34,9 @@ def localise(html: str, page: Path, packages: Path) -> str:
     """`html` with remote style sheets and scripts replaced by local ones, or taken out where there is none."""
 
     def swap(match: re.Match[str]) -> str:
+        if re.search(r"font-?awesome.*\.js", match[2]):  # the style sheet draws the same icons in a fraction of the time
+            sheet = relpath(packages / "fortawesome-fontawesome-free/css/all.min.css", page.parent)
+            return f'<link rel="stylesheet" href="{sheet}"><script>'
         for pattern, path in _LOCAL:
             if pattern.search(match[2]):
                 return match[1] + relpath(packages / path, page.parent) + re.sub(r'integrity="[^"]*"|crossorigin(="[^"]*")?', "", match[3])
