@@ -119,11 +119,17 @@ class Dom:
     def texts_below(self, i: int) -> list[int]:
         return self._texts_below[i]
 
-    def below(self, i: int) -> Iterator[int]:
-        """All elements inside element `i`, in document order."""
-        for child in self.children[i]:
-            yield child
-            yield from self.below(child)
+    @cached_property
+    def _ends(self) -> list[int]:
+        ends = list(range(1, len(self.elements) + 1))
+        for element in reversed(self.elements):
+            if element["p"] >= 0:
+                ends[element["p"]] = max(ends[element["p"]], ends[element["i"]])
+        return ends
+
+    def below(self, i: int) -> range:
+        """All elements inside element `i`: in document order they stand right behind it."""
+        return range(i + 1, self._ends[i])
 
     def is_button(self, i: int) -> bool:
         """A button by its tag or role, or a link or label that is drawn like one."""
@@ -232,9 +238,11 @@ def _kind(dom: Dom, piece: dict[str, Any]) -> str:
         tag, role = element["tag"], element.get("role", "")
         if tag in HEADINGS or role == "heading":
             found.add("heading")
-        elif tag in ("a", "button", "summary") or role in ("button", "link", "tab", "menuitem"):
-            found.add("link")
-        elif tag == "input" and element.get("type") in PRESSED:
+        elif (
+            tag in ("a", "button", "summary")
+            or role in ("button", "link", "tab", "menuitem")
+            or (tag == "input" and element.get("type") in PRESSED)
+        ):
             found.add("link")
         elif tag in ("input", "select", "textarea"):
             found.add("field")
