@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from watersmeet.tokenizers.regions.glyphs import measure_text
+from watersmeet.tokenizers.regions.glyphs import TextLook, measure_texts
 from watersmeet.tokenizers.regions.order import reading_order
 from watersmeet.tokenizers.regions.shapes import Shape, as_array, find_shapes
 
@@ -18,8 +18,7 @@ def _box(bounds: Sequence[float]) -> dict[str, float]:
     return {name: float(value) for name, value in zip(("x0", "y0", "x1", "y1"), bounds, strict=True)}
 
 
-def _text_record(array: NDArray[np.uint8], box: Box, text: str, confidence: float) -> dict[str, Any]:
-    look = measure_text(array, box, text)
+def _text_record(box: Box, text: str, confidence: float, look: TextLook) -> dict[str, Any]:
     return {
         "box": _box(box),
         "text": text,
@@ -90,11 +89,12 @@ def describe(
         if text and box[2] - box[0] >= 1 and box[3] - box[1] >= 1:
             kept.append((box, text, float(item[2]) if len(item) > 2 else 1.0))  # type: ignore[misc]
     shapes, background = find_shapes(array, [box for box, _, _ in kept])
+    looks = measure_texts(array, [(box, text) for box, text, _ in kept])
     regions = {
         "width": int(width),
         "height": int(height),
         "background": list(background),
-        "texts": [_text_record(array, *item) for item in kept],
+        "texts": [_text_record(*item, look) for item, look in zip(kept, looks, strict=True)],
         "shapes": [_shape_record(shape) for shape in sorted(shapes, key=lambda s: (s.bounds, s.kind))],
     }
     return sort_regions(regions)

@@ -12,7 +12,7 @@ from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.core.stream import Span, content_key
 from watersmeet.tokenizers.regions import features
 from watersmeet.tokenizers.regions.describe import arrange_nested, describe
-from watersmeet.tokenizers.regions.glyphs import TextLook, measure_text
+from watersmeet.tokenizers.regions.glyphs import TextLook, measure_text, measure_texts
 from watersmeet.tokenizers.regions.shapes import as_array, find_shapes
 
 VERSION = 1
@@ -76,6 +76,11 @@ class Encoder:
     def measure_text(image: Any, box: tuple[float, float, float, float], text: str) -> TextLook:
         """Colours, size, weight and family of one line of text in a picture."""
         return measure_text(as_array(image), box, text)
+
+    @staticmethod
+    def measure_texts(image: Any, texts: Sequence[tuple[tuple[float, float, float, float], str]]) -> list[TextLook]:
+        """The same for all lines of a page, (box, text) each: their families are decided together."""
+        return measure_texts(as_array(image), texts)
 
     @staticmethod
     def read(image: Image.Image) -> dict[str, Any]:

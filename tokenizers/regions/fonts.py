@@ -1,7 +1,7 @@
-"""Widths, heights and ink of glyphs in the three families a page falls back to, per em.
+"""Widths, heights and ink of glyphs in the families a page falls back to, per em.
 
 Measured once a process through Pillow from the Liberation fonts (metric twins of Arial, Times New Roman and Courier
-New). Where they are not installed Pillow's own font stands in for all of them, so sizes stay usable, families do not.
+New) and from DejaVu Sans, which stands in for Verdana and for the system's own font. Where they are not installed Pillow's own font stands in for all of them, so sizes stay usable, families do not.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from PIL import Image, ImageDraw, ImageFont
 
-FAMILIES = ("sans", "serif", "mono")
+FAMILIES = ("sans", "serif", "mono", "wide")
 WEIGHTS = (400, 700)
 _FILES = {
     ("sans", 400): "LiberationSans-Regular.ttf",
@@ -18,6 +18,8 @@ _FILES = {
     ("serif", 700): "LiberationSerif-Bold.ttf",
     ("mono", 400): "LiberationMono-Regular.ttf",
     ("mono", 700): "LiberationMono-Bold.ttf",
+    ("wide", 400): "DejaVuSans.ttf",
+    ("wide", 700): "DejaVuSans-Bold.ttf",
 }
 _EM = 128  # px at which glyphs are measured
 
@@ -51,7 +53,7 @@ class TextExtent:
 
 @lru_cache(maxsize=64)
 def load_font(family: str, weight: int, size: int) -> ImageFont.FreeTypeFont:
-    """The face of `family` ("sans", "serif", "mono") and `weight` (400, 700) at `size` px."""
+    """The face of `family` (one of `FAMILIES`) and `weight` (400, 700) at `size` px."""
     try:
         return ImageFont.truetype(_FILES[family, weight], size)
     except OSError:

@@ -4,7 +4,8 @@ Legend: h, w rows and columns of the crop.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -14,6 +15,19 @@ from watersmeet.tokenizers.regions.flat import pack_colors, unpack_color
 from watersmeet.tokenizers.regions.fonts import FAMILIES, WEIGHTS, extent
 
 RGB = tuple[int, int, int]
+
+
+PAGE_FAMILY = 5.0  # cost of a line in another family than most of its page
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Face:
+    """One way to set a line: the size at which this face has the line's ink, and how badly it fits (0 is perfect)."""
+
+    family: str
+    weight: int
+    size: float
+    cost: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +42,7 @@ class TextLook:
     underline: bool
     flat: bool  # the paper has one colour; over photographs it has not
     ink: tuple[float, float, float, float]
+    faces: "tuple[Face, ...]" = ()  # what else it could be, see `settle`
 
 
 def _mode(packed: NDArray[np.int32]) -> tuple[RGB, float]:
@@ -121,10 +136,10 @@ def measure_text(image_HW3: NDArray[np.uint8], box: tuple[float, float, float, f
     The font size is that of the Liberation face whose glyph heights, widths and ink agree best with the pixels.
     """
     height, width = image_HW3.shape[:2]
-    x0, y0 = max(0, int(math.floor(box[0])) - 1), max(0, int(math.floor(box[1])) - 1)
+    x0, y0 = max(0, math.floor(box[0]) - 1), max(0, math.floor(box[1]) - 1)
     x1, y1 = (
-        min(width, int(math.ceil(box[2])) + 1),
-        min(height, int(math.ceil(box[3])) + 1),
+        min(width, (math.ceil(box[2])) + 1),
+        min(height, (math.ceil(box[3])) + 1),
     )
     guess = max(6.0, (box[3] - box[1]) * 0.84)
     if x1 - x0 < 2 or y1 - y0 < 2:
@@ -140,24 +155,27 @@ def measure_text(image_HW3: NDArray[np.uint8], box: tuple[float, float, float, f
     glyph_ink = np.where(lines[:, None], 0.0, ink) if underline else ink
     top, bottom = _span(glyph_ink.max(1))
     left, right = _span(glyph_ink.max(0))
-    size, weight, family = _fit(text.strip(), right - left, bottom - top, float(glyph_ink.sum()), guess, flat)
+    cut = box[1] <= 0.5 or box[3] >= height - 0.5  # the picture ends inside the line: its height says nothing
+    faces = _faces(text.strip(), right - left, 0.0 if cut else bottom - top, float(glyph_ink.sum()), flat and not cut)
+    best = min(faces, key=lambda f: f.cost) if faces else Face(family="sans", weight=400, size=guess, cost=0.0)
     return TextLook(
         color=color,
         background=paper,
-        font_size=round(size, 1),
-        weight=weight,
-        family=family,
+        font_size=round(best.size, 1),
+        weight=best.weight,
+        family=best.family,
+        faces=tuple(faces),
         underline=underline,
         flat=flat,
         ink=(x0 + left, y0 + top, x0 + right, y0 + bottom) if right > left and bottom > top else tuple(box),  # type: ignore[arg-type]
     )
 
 
-def _fit(text: str, width: float, height: float, area: float, guess: float, flat: bool) -> tuple[float, int, str]:
-    """(font size px, weight, family) of the face in which `text` best has this ink width, height and area."""
-    if not text or width < 1 or height < 1:
-        return guess, 400, "sans"
-    best = (math.inf, guess, 400, "sans")
+def _faces(text: str, width: float, height: float, area: float, flat: bool) -> list[Face]:
+    """Every face with the size at which `text` has about this ink width, height (0: unknown) and area (px)."""
+    if not text or width < 1:
+        return []
+    out = []
     many = min(1.0, len(text) / 6)  # a few letters do not tell faces apart
     for family in FAMILIES:
         for weight in WEIGHTS:
@@ -165,15 +183,46 @@ def _fit(text: str, width: float, height: float, area: float, guess: float, flat
             if line.width <= 0:
                 continue
             by_width = width / line.width
-            by_height = height / line.height if line.height > 0.2 else by_width
+            by_height = height / line.height if line.height > 0.2 and height > 0 else by_width
             by_area = math.sqrt(area / line.area) if line.area > 0 and flat else by_width
-            doubt = 0.035 + 0.6 / height  # half a pixel up or down
+            doubt = 0.035 + 0.6 / max(height, 4.0)  # half a pixel up or down
             cost = (math.log(by_width / by_height) / doubt) ** 2
             cost += (math.log(by_area / by_width) / 0.07) ** 2
-            cost += {"sans": 0.0, "serif": 0.8, "mono": 0.8}[family] * (2 - many) + (0.5 if weight == 700 else 0.0)
+            cost += _RARE[family] * (2 - many) + (0.5 if weight == 700 else 0.0)
             # agreeing measures: the width is the more exact one; else the height is nearer the eye
-            trust = math.exp(-((math.log(by_width / by_height) / (2 * doubt)) ** 2)) * min(1.0, 0.3 + len(text) / 5)
+            trust = math.exp(-((math.log(by_width / by_height) / (2 * doubt)) ** 2)) * min(1.0, len(text) / 3)
             size = math.exp(trust * math.log(by_width) + (1 - trust) * math.log(by_height))
-            if cost < best[0]:
-                best = (cost, size, weight, family)
-    return min(max(best[1], 4.0), 400.0), best[2], best[3]
+            out.append(Face(family=family, weight=weight, size=min(max(size, 4.0), 400.0), cost=cost))
+    return out
+
+
+_RARE = {"sans": 0.0, "wide": 0.4, "serif": 0.8, "mono": 1.2}
+
+
+def settle(looks: Sequence[TextLook], texts: Sequence[str]) -> list[TextLook]:
+    """The looks of one page's lines, decided together: most lines of a page share a family, short ones cannot tell.
+
+    Each line votes with its costs; leaving the winner's family then costs `PAGE_FAMILY`.
+    """
+    total = dict.fromkeys(FAMILIES, 0.0)
+    for look, text in zip(looks, texts, strict=True):
+        for family in FAMILIES:
+            costs = [f.cost for f in look.faces if f.family == family]
+            if costs:
+                total[family] += min(25.0, min(costs)) * min(len(text), 30)
+    # code stands in mono on pages that do not: it never is what the other lines should lean to
+    usual = min((f for f in FAMILIES if f != "mono"), key=lambda family: total[family])
+    out = []
+    for look in looks:
+        if look.faces:
+            best = min(look.faces, key=lambda f: f.cost + (0.0 if f.family == usual else PAGE_FAMILY))
+            look = replace(look, font_size=round(best.size, 1), weight=best.weight, family=best.family)
+        out.append(look)
+    return out
+
+
+def measure_texts(
+    image_HW3: NDArray[np.uint8], texts: Sequence[tuple[tuple[float, float, float, float], str]]
+) -> list[TextLook]:
+    """Looks of all lines of a page, (box, text) each; see `settle`."""
+    return settle([measure_text(image_HW3, box, text) for box, text in texts], [text for _, text in texts])

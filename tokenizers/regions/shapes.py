@@ -78,14 +78,17 @@ def page_background(areas: Areas, image: NDArray[np.uint8]) -> RGB:
     return unpack_color(int(values[np.bincount(where, areas.size_C[big]).argmax()]))
 
 
-def _glyph_part(bounds: Bounds, texts: Sequence[Bounds]) -> bool:
-    """True when the box is a stroke or a counter of a glyph: inside a text's box and clearly smaller than it."""
-    size = area_of(bounds)
-    for text in texts:
-        grown = (text[0] - 2, text[1] - 2, text[2] + 2, text[3] + 2)
-        if shared(bounds, grown) >= 0.7 * size and size < 0.8 * area_of(text):
-            return True
-    return False
+def glyph_parts(boxes_N4: NDArray[np.int64], texts_M4: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which boxes are strokes or counters of glyphs: inside a text's box and clearly smaller than it."""
+    if not len(boxes_N4) or not len(texts_M4):
+        return np.zeros(len(boxes_N4), bool)
+    x0, y0, x1, y1 = (boxes_N4[:, i, None] for i in range(4))
+    tx0, ty0, tx1, ty1 = (texts_M4[None, :, i] for i in range(4))
+    w = np.minimum(x1, tx1 + 2) - np.maximum(x0, tx0 - 2)
+    h = np.minimum(y1, ty1 + 2) - np.maximum(y0, ty0 - 2)
+    size = (x1 - x0) * (y1 - y0)
+    within = (w > 0) & (h > 0) & (w * h >= 0.7 * size)
+    return (within & (size < 0.8 * (tx1 - tx0) * (ty1 - ty0))).any(1)
 
 
 def _edges_touched(bounds: Bounds, width: int, height: int) -> int:
@@ -97,6 +100,7 @@ class _Finder:
         self.image = image
         self.height, self.width = image.shape[:2]
         self.texts = list(texts)
+        self.texts_M4 = np.array(self.texts, np.int64).reshape(-1, 4)
         self.areas = find_areas(image)
         if float(self.areas.size_C[self.areas.size_C >= 64].sum()) < 0.35 * self.height * self.width:
             # photographs, and screens that went through JPEG: flat means nearly equal
@@ -129,22 +133,16 @@ class _Finder:
         wide, high = areas.x1_C - areas.x0_C, areas.y1_C - areas.y0_C
         found: list[Rect] = []
         candidates = np.flatnonzero((areas.size_C >= smallest) & (wide >= MIN_FILL) & (high >= MIN_FILL))
+        boxes = np.stack([areas.x0_C, areas.y0_C, areas.x1_C, areas.y1_C], axis=1)[candidates]
+        large = wide[candidates] * high[candidates] >= 20000
+        keep = large | ~glyph_parts(boxes, self.texts_M4)
         flat = self.image.reshape(-1, 3)
-        for index in candidates:
-            index = int(index)
-            bounds = (
-                int(areas.x0_C[index]),
-                int(areas.y0_C[index]),
-                int(areas.x1_C[index]),
-                int(areas.y1_C[index]),
-            )
-            if area_of(bounds) < 20000 and _glyph_part(bounds, self.texts):
-                continue
+        for index, box in zip(candidates[keep].tolist(), boxes[keep].tolist(), strict=True):
+            bounds: Bounds = tuple(box)
             mask = areas.mask(index)
-            large = areas.size_C[index] >= 0.02 * self.height * self.width
             fit = fit_rect(mask)
             if fit is None:
-                if large and self._straight(mask):
+                if areas.size_C[index] >= 0.02 * self.height * self.width and self._straight(mask):
                     self._explain(bounds, mask)
                 continue
             radius, thickness = fit
@@ -208,10 +206,14 @@ class _Finder:
 
     def _gradients(self) -> list[Rect]:
         """Boxes filled by a smooth gradient: no flat area, but neighbours differ by a level or two only."""
-        small = self.areas.size_C < 400
-        mask = small[self.areas.labels_HW] & ~self.base
-        if float(mask.mean()) < 0.01:
+        mask = ~self.base
+        for x0, y0, x1, y1 in self.texts:
+            mask[y0:y1, x0:x1] = False
+        # gradients are wide: what an opening by a square of 9 px removes cannot hold one
+        core = cv2.erode(mask.view(np.uint8), np.ones((9, 9), np.uint8))
+        if int(core.sum()) < 200:
             return []
+        mask &= (self.areas.size_C < 400)[self.areas.labels_HW]
         areas = find_areas(self.image, tolerance=2, mask=mask)
         outer = areas.labels_HW[~mask]
         areas.size_C[np.unique(outer)] = 0  # what lies outside the mask is not a candidate
@@ -228,19 +230,8 @@ class _Finder:
     def _framed(self) -> list[Rect]:
         across, down = self._lines()
         areas = self.areas
-        keep = [
-            not _glyph_part(
-                (
-                    int(areas.x0_C[i]),
-                    int(areas.y0_C[i]),
-                    int(areas.x1_C[i]),
-                    int(areas.y1_C[i]),
-                ),
-                self.texts,
-            )
-            for i in down
-        ]
-        down = down[np.array(keep, bool)] if len(down) else down
+        boxes = np.stack([areas.x0_C, areas.y0_C, areas.x1_C, areas.y1_C], axis=1)
+        down = down[~glyph_parts(boxes[down], self.texts_M4)]
         return boxes_from_lines(areas, self.image, across, down)
 
     def _dedupe(self, rects: list[Rect]) -> list[Rect]:
