@@ -206,33 +206,32 @@ class _Maker:
     # containers -----------------------------------------------------------------------------------------------------
 
     def _container(self, element: Element, flow: Flow, context: _Context) -> None:
+        if flow.kind != "page" and (has_look(flow.style) or flow.kind in ("header", "nav", "footer", "button")):
+            element.shared.append("pad")
+        element.wide |= _padding(flow.padding)
+        inner = element
+        if element.tag == "table":  # rows may only stand in a body, so that is where the layout belongs
+            inner = Element(tag="tbody", role="rows")
+            element.children.append(inner)
         shared = flow.direction
         if element.tag == "tr" and flow.direction == "row" and len(flow.items) <= 6:
             shared = "cells"
         if flow.direction == "stack" and _covers(flow):
             shared = "cover"
-        element.shared.append(shared)
-        if flow.kind != "page" and has_look(flow.style) or flow.kind in ("header", "nav", "footer", "button"):
-            element.shared.append("pad")
-        element.wide |= _padding(flow.padding)
+        inner.shared.insert(0, shared)
         if flow.direction == "grid":
-            element.wide["grid-template-columns"] = _tracks(flow)
+            inner.wide["grid-template-columns"] = _tracks(flow)
             if flow.row_gap or flow.gap:
-                element.wide["gap"] = f"{px(flow.row_gap)} {px(flow.gap)}"
+                inner.wide["gap"] = f"{px(flow.row_gap)} {px(flow.gap)}"
         elif flow.gap:
-            element.wide["gap"] = px(flow.gap)
+            inner.wide["gap"] = px(flow.gap)
         if flow.center_items:
-            element.wide["align-items"] = "center"
-        children = [self._item(item, flow, element.tag, context) for item in flow.items]
+            inner.wide["align-items"] = "center"
+        inner.children = [self._item(item, flow, element.tag, context) for item in flow.items]
         if shared == "cover":
-            children[0].shared.append("back")
-            for child in children[1:]:
+            inner.children[0].shared.append("back")
+            for child in inner.children[1:]:
                 child.shared.append("pad")
-        if element.tag == "table":
-            body = Element(tag="tbody", role="rows", children=children, shared=["rows"])
-            element.children.append(body)
-        else:
-            element.children.extend(children)
 
     def _item(self, item: Flow, parent: Flow, parent_tag: str, context: _Context) -> Element:
         """The element of one child, with its placement; wrapped as an item, row or cell where the parent asks for one."""
@@ -250,10 +249,8 @@ class _Maker:
             wrap.pop()
         else:
             child = self.element(item, context)
-            if last is not None and child.tag in ("a", "button", "span"):
-                child.wide.setdefault("display", "flex" if child.shared else "block")
         for tag, role in reversed(wrap):
-            child = Element(tag=tag, role=role, children=[child])
+            child = Element(tag=tag, role=role, shared=["wrap"], children=[child])
         child.wide |= place
         if parent.direction == "row" and item.items and item.box.width > 200 and item.kind != "button":
             child.shared.append("fill")
@@ -405,7 +402,7 @@ class _Maker:
     def _field_padding(self, flow: Flow, block: TextBlock) -> Declarations:
         top, right, bottom, left = flow.border
         inner = Box(x0=flow.box.x0 + left, y0=flow.box.y0 + top, x1=flow.box.x1 - right, y1=flow.box.y1 - bottom)
-        start = max(0.0, block.box.x0 - inner.x0)
+        start = max(0.0, block.box.x0 - inner.x0 - (4.0 if flow.kind == "select" else 0.0))  # its own inner padding
         if flow.kind == "textarea":
             return _padding((max(0.0, block.box.y0 - inner.y0), 0.0, 0.0, start))
         offset = 2 * (block.box.center[1] - inner.center[1])

@@ -55,6 +55,14 @@ class Flow:
         0.0,
     )  # margins (top, bottom, left) of a text that outgrows its own box
 
+    extent: Box = field(init=False)  # the box and everything of its content that pokes out of it
+
+    def __post_init__(self) -> None:
+        parts = [self.box, *(item.extent for item in self.items)]
+        if self.text is not None:
+            parts.append(self.text.box)
+        self.extent = Box.around(parts)
+
     @property
     def kind(self) -> str:
         """The node's kind, `text` for loose text, or the direction of a made group."""
@@ -183,7 +191,7 @@ def separate(items: Sequence[Flow], axis: str) -> list[list[Flow]]:
     span = _span(axis)
     spans = []
     for item in items:
-        low, high = span(item.box)
+        low, high = span(item.extent)
         give = min(3.0, 0.15 * (high - low))
         spans.append((low + give, high - give, item))
     spans.sort(key=lambda s: (s[0], s[1]))
@@ -233,14 +241,47 @@ def as_grid(bands: list[list[Flow]]) -> list[Flow] | None:
 
 
 def _back_to_front(items: list[Flow]) -> list[Flow]:
-    """Painting order inside a stack: large before small, pictures before text, else as given."""
-    return sorted(items, key=lambda i: (i.text is not None and i.node is None, -i.box.area))
+    """Painting order inside a stack: every text was seen, so nothing solid may lie over it; then large before small."""
+    rest = sorted(items, key=lambda i: (i.text is not None and not has_look(i.style), -i.box.area))
+    seen = [(item, *_ink(item)) for item in rest]
+    order: list[Flow] = []
+    while seen:
+        hidden = [
+            sum(
+                any(_inside(center, solid) for solid in solids)
+                for center in lines
+                for other, solids, _ in seen
+                if other is not item
+            )
+            for item, _, lines in seen
+        ]
+        order.append(seen.pop(hidden.index(min(hidden)))[0])
+    return order
+
+
+def _ink(flow: Flow) -> tuple[list[Box], list[tuple[float, float]]]:
+    """The solid boxes of `flow` and the centres of its lines, everything inside included."""
+    solids: list[Box] = []
+    lines: list[tuple[float, float]] = []
+    if flow.kind in ("img", "icon") or flow.kind in _FIELDS or flow.style.background is not None:
+        solids.append(flow.box)
+    if flow.text is not None:
+        lines.extend(piece.box.center for row in flow.text.rows for piece in row.pieces)
+    for item in flow.items:
+        more_solids, more_lines = _ink(item)
+        solids.extend(more_solids)
+        lines.extend(more_lines)
+    return solids, lines
+
+
+def _inside(point: tuple[float, float], box: Box) -> bool:
+    return box.x0 <= point[0] <= box.x1 and box.y0 <= point[1] <= box.y1
 
 
 def _peel(items: list[Flow]) -> list[Flow]:
-    """Take the largest boxes off until the rest can be cut; those lie behind, the rest is laid out in front of them."""
-    rest = _back_to_front(items)
-    behind: list[Flow] = []
+    """Take the largest boxes off until the rest can be cut; the rest is laid out as one layer among them."""
+    rest = sorted(items, key=lambda i: (i.text is not None and not has_look(i.style), -i.box.area))
+    layers: list[Flow] = []
     while len(rest) > 1 and len(separate(rest, "x")) == 1 and len(separate(rest, "y")) == 1:
-        behind.append(rest.pop(0))
-    return [*behind, _group(rest)]
+        layers.append(rest.pop(0))
+    return _back_to_front([*layers, _group(rest)])

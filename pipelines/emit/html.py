@@ -10,18 +10,18 @@ from watersmeet.pipelines.emit.style import SHARED, Declarations, px, rgb
 RESET = """\
 *, *::before, *::after { box-sizing: border-box; min-width: 0; }
 body, h1, h2, h3, h4, p, ul, pre { margin: 0; padding: 0; }
-h1, h2, h3, h4, th, code, button, input, select, textarea { font: inherit; letter-spacing: inherit; color: inherit; }
+h1, h2, h3, h4, th, pre, code, button, input, select, textarea { font: inherit; letter-spacing: inherit; color: inherit; }
 ul { list-style: none; }
-a { color: inherit; text-decoration: none; }
+a { display: block; color: inherit; text-decoration: none; }
 p, label, pre, li, td, th { display: block; padding: 0; text-align: left; }
 hr { margin: 0; border: 0; }
 img, svg { display: block; max-width: 100%; }
 button { appearance: none; padding: 0; border: 0; border-radius: 0; background: none; cursor: pointer; }
+button, input, select, textarea { display: block; }
 input, select, textarea { margin: 0; padding: 0; border-radius: 0; max-width: 100%; }
 textarea { resize: none; }
 ::placeholder { color: inherit; opacity: 1; }
-table, tbody { border-spacing: 0; }
-tbody { display: contents; }
+table, tbody, tr { display: block; }
 """
 
 

@@ -52,10 +52,11 @@ SHARED: dict[str, Shared] = {
     "cells": Shared(
         always={"display": "flex"},
         wide={"align-items": "flex-start"},
-        small={"gap": "8px"},
+        small={"flex-wrap": "wrap", "gap": "8px"},
         wide_children={"flex": "none"},
-        small_children={"flex": "1 1 0"},
+        small_children={"flex": "1 1 64px"},
     ),
+    "wrap": Shared(always={"display": "flex", "flex-direction": "column"}),
     "back": Shared(small={"width": "100%", "height": "100%", "object-fit": "cover"}),
     "fill": Shared(small={"flex": "1 1 240px"}),
     "pad": Shared(small={"padding": "12px 16px"}),
