@@ -93,13 +93,16 @@ class _Builder:
         kind = self._semantic(i, parts)
         transparent = element["disp"] in ("inline", "contents") or element["tag"] in ("html", "body")
         picture = is_picture(element) and element["vis"] is not None
-        painted = not transparent and dom.painted(i)
+        painted = not transparent and dom.painted(i) and not self._plain_cell(i)
         if picture and parts:  # content on top of a background picture
             parts = [Node(kind="img", box=_box(element["vis"])), *parts]
         if kind is None and transparent:
             return parts
         if painted:
             return self._painted(i, kind, parts, before)
+        if kind == "tr" and parts and self._row_paint(i) is not None:
+            box = _box(element["vis"] or element["box"])
+            return [Node(kind="tr", box=box, children=tuple(_ordered(parts)), style=self._row_paint(i) or Style())]
         if not parts:
             return []
         if kind is None and len(parts) == 1:
@@ -115,6 +118,8 @@ class _Builder:
         style = self._paint(i)
         if not parts and len(self.loose) == before:
             return self._bare(i, box, style)
+        if any(p.kind == "img" and _close(p.box, box) for p in parts):
+            parts = [p for p in parts if not (p.kind == "card" and not p.children and _close(p.box, box))]  # a tint
         waiting = self.loose[before:]
         del self.loose[before:]
         inside = []
@@ -125,6 +130,22 @@ class _Builder:
         if kind is None and len(inside) == 1 and inside[0].kind == "card" and _close(inside[0].box, box):
             return self._placed(i, inside[0].replace(style=_merged(style, inside[0].style)))
         return self._placed(i, Node(kind=kind or "card", box=box, children=tuple(_ordered(inside)), style=style))
+
+    def _cells(self, i: int) -> list[int]:
+        return [k for k in self.dom.children[i] if self.dom.elements[k]["tag"] in ("td", "th")]
+
+    def _row_paint(self, i: int) -> Style | None:
+        """What all cells of row `i` are painted like; None when they differ or are not painted."""
+        cells = self._cells(i)
+        if not cells or not all(self.dom.painted(k) for k in cells):
+            return None
+        paints = [self._paint(k) for k in cells]
+        return paints[0] if all(_same_paint(p, paints[0]) for p in paints) else None
+
+    def _plain_cell(self, i: int) -> bool:
+        """A cell that looks like its whole row: the row carries the paint, the cell is no box of its own."""
+        element = self.dom.elements[i]
+        return element["tag"] in ("td", "th") and self._row_paint(element["p"]) is not None
 
     def _bare(self, i: int, box: Box, style: Style) -> list[Node]:
         """Something painted with nothing in it: a dividing line, a swatch, a bar."""
@@ -220,8 +241,8 @@ class _Builder:
         leaves: list[tuple[str, int, list[DomLine]]] = []
         for line in self.lines.get(i, ()):
             kind, owner = self._text_kind(line)
-            if leaves and leaves[-1][:2] == (kind, owner) and _follows(leaves[-1][2][-1], line, kind):
-                leaves[-1][2].append(line)
+            if leaves and _follows(leaves[-1][2][-1], line, kind) and self._joins(leaves[-1], kind, owner, line):
+                leaves[-1] = ("text" if leaves[-1][0] != kind else kind, owner, [*leaves[-1][2], line])
             else:
                 leaves.append((kind, owner, [line]))
         return [
@@ -233,6 +254,20 @@ class _Builder:
             )
             for kind, _, lines in leaves
         ]
+
+    def _joins(self, leaf: tuple[str, int, list[DomLine]], kind: str, owner: int, line: DomLine) -> bool:
+        """Whether a line of this kind continues a leaf: the same thing, or running text with links in it."""
+        if leaf[:2] == (kind, owner):
+            return True
+        if {leaf[0], kind} - {"text", "link"}:
+            return False
+        return any(self._mixed(part) for part in (leaf[2][-1], line))
+
+    def _mixed(self, line: DomLine) -> bool:
+        """Whether some, not all, of a line's pieces are inside links."""
+        dom = self.dom
+        inside = [any(e["tag"] == "a" for e in dom.ancestors(dom.texts[k]["e"])) for k in line.fragments]
+        return any(inside) and not all(inside)
 
     def _text_kind(self, line: DomLine) -> tuple[str, int]:
         """Kind of a text leaf, and the element that a line must share with its neighbours to be joined to them."""

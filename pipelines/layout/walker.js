@@ -167,7 +167,15 @@
           if (!plain || ligature || PICTOGRAPH.test(plain)) return add(e, el, "", r, clipTo, { icon: 1 });
           return add(e, el, transform(plain, cs.textTransform), r, clipTo);
         };
-        if (rects.length === 1 && !(pre && /\s{3}|\t/.test(data.trim()))) return put(data, all);
+        if (rects.length === 1 && !(pre && /\s{3}|\t/.test(data.trim()))) {
+          const first = data.search(/\S/), last = data.trimEnd().length;
+          if (first > 0 || last < data.length) { // a space at either end takes up room that is no ink
+            range.setStart(node, first); range.setEnd(node, last);
+            const r = range.getBoundingClientRect();
+            if (r.width > 0) all = [r.left + dx, r.top + dy, r.right + dx, r.bottom + dy];
+          }
+          return put(data, all);
+        }
         let any = false, from = -1, to = -1, box = null;
         const flush = () => { if (box) any = put(data.slice(from, to), box) || any; box = null; };
         const take = (a, b, r) => {

@@ -137,9 +137,13 @@ class Dom:
         if element["vis"] is None:
             return False
         tag, role = element["tag"], element.get("role", "")
-        if tag == "button" or (tag == "input" and element.get("type") in PRESSED) or role == "button":
+        if tag == "button" or (tag == "input" and element.get("type") in PRESSED):
             return True
-        if tag not in ("a", "label", "summary") or element["disp"] in ("inline", "contents", "table-cell"):
+        if (tag not in ("a", "label", "summary") and role != "button") or element["disp"] in (
+            "inline",
+            "contents",
+            "table-cell",
+        ):
             return False
         box = element["box"]
         width, height = box[2] - box[0], box[3] - box[1]
