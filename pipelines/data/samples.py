@@ -59,9 +59,8 @@ def encoders() -> dict[str, Any]:
     from watersmeet.plugins import get_registry
     from watersmeet.plugins.specs import resolve
 
-    found = get_registry().modalities()
-    specs = {spec.name: spec for spec in found.values()} if isinstance(found, dict) else {spec.name: spec for spec in found}
-    make = {name: resolve(specs[name].encoder) for name in ("image", "regions", "text")}
+    registry = get_registry()
+    make = {name: resolve(registry.modality(name).encoder) for name in ("image", "regions", "text")}
     return {
         "image": make["image"]({}),
         "regions": make["regions"]({}),

@@ -198,7 +198,7 @@ class Kit:
             return f'<div class="card m-0"{style}>{h}<div class="{"card-content" if pad else ""}">{body}</div>{f}</div>'
         if self.family == "pico":
             return f"<article{style}>{f'<header>{head}</header>' if head else ''}{body}{f'<footer>{foot}</footer>' if foot else ''}</article>"
-        tag = self.rng.choice(("div", "div", "section", "article"))
+        tag = self.rng.choice(("div", "div", "div", "article"))
         h = f'<div class="w-head">{head}</div>' if head else ""
         f = f'<div class="w-head">{foot}</div>' if foot else ""
         return f'<{tag} class="w-card"{style}>{h}<div class="{"w-body" if pad else ""}">{body}</div>{f}</{tag}>'
