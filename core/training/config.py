@@ -120,7 +120,6 @@ class RunSection:
     eval_every: int = 100
     eval_batches: int = 4
     precision: str = "bf16"
-    compile: bool = False
     threads: int = 0
 
     def __post_init__(self) -> None:

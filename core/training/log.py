@@ -12,7 +12,7 @@ from typing import Any
 def _clean(value: Any) -> Any:
     """JSON has no NaN or infinity; they are written as strings so that any reader can parse the file."""
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) and abs(value) > 1e-2 else (value if math.isfinite(value) else str(value))
+        return float(f"{value:.7g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
         return {str(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -58,7 +58,9 @@ def filling(like: Span, n: int) -> Stream:
     return Stream(spans=(span,))
 
 
-def sample_order(seed: int, epoch: int, count: int, *, rank: int = 0, world: int = 1, shuffle: bool = True) -> np.ndarray:
+def sample_order(
+    seed: int, epoch: int, count: int, *, rank: int = 0, world: int = 1, shuffle: bool = True
+) -> np.ndarray:
     """Indices of one epoch in the order of this rank; every rank gets equally many (up to one)."""
     order = np.random.default_rng([seed, epoch, 0]).permutation(count) if shuffle else np.arange(count)
     return order[rank::world]

@@ -147,7 +147,9 @@ def clean(root: Path, keep: int, keep_every: int = 0) -> None:
 def copy_into(targets: Mapping[str, Tensor], source: Mapping[str, Tensor], what: str) -> None:
     """Copy tensors by name, in place. Raises CheckpointError for missing, surplus or differently shaped ones."""
     if missing := sorted(set(targets) - set(source)):
-        raise CheckpointError(f"{what}: tensor {missing[0]!r} is missing ({len(missing)} in all); was the model changed?")
+        raise CheckpointError(
+            f"{what}: tensor {missing[0]!r} is missing ({len(missing)} in all); was the model changed?"
+        )
     if surplus := sorted(set(source) - set(targets)):
         raise CheckpointError(f"{what}: tensor {surplus[0]!r} is not part of this model ({len(surplus)} in all)")
     for name, target in targets.items():

@@ -12,7 +12,9 @@ from watersmeet.core.training.muon import MuonAdamW
 
 
 def plan(name, shape, rows):
-    return ParamPlan(name=name, kind="muon" if rows else "adamw", rule="test", shape=tuple(shape), rows=rows, decay=bool(rows))
+    return ParamPlan(
+        name=name, kind="muon" if rows else "adamw", rule="test", shape=tuple(shape), rows=rows, decay=bool(rows)
+    )
 
 
 def build(shapes, **options):
@@ -67,7 +69,9 @@ def test_update_equals_the_definition_block_by_block(dtype, tolerance):
         optimizer.step()
     for name, param in params.items():
         # 0.2 sqrt(max) * lr is the size of the update; the tolerance is relative to one update element's bound
-        assert torch.allclose(param.detach().double(), expected[name], atol=tolerance * 3 * 0.5 * 0.2 * 14, rtol=0), name
+        assert torch.allclose(param.detach().double(), expected[name], atol=tolerance * 3 * 0.5 * 0.2 * 14, rtol=0), (
+            name
+        )
 
 
 def test_update_rms_of_full_and_per_head_blocks():

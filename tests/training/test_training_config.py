@@ -1,6 +1,7 @@
 """The recipe reader, the schedule, the log and the curve."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,11 @@ def test_errors_name_the_key(tmp_path, text, words):
     assert "recipe.toml" in str(caught.value)
     for word in words:
         assert word.split(":")[0] in str(caught.value)
+
+
+def test_shipped_recipe_is_valid():
+    config = read_config(Path(__file__).parents[2] / "configs" / "nano.toml")
+    assert config.model.preset == "nano" and config.run.keep >= 2
 
 
 def test_missing_file_is_one_sentence(tmp_path):

@@ -14,9 +14,8 @@ VOCAB = 24
 class Echo:
     """Prompt: dots that show digits; answer: the digits as ids, then an end id. A model can learn it by heart."""
 
-    modalities = {"dots": {}, "ids": {}}
-
     def __init__(self, split="train", count=64):
+        self.modalities = {"dots": {}, "ids": {}}
         self.count, self.offset = count, 0 if split == "train" else 1000
 
     def __len__(self):
