@@ -16,9 +16,10 @@ from torch.nn import functional as F
 
 from watersmeet.core.cache import KdaState
 from watersmeet.core.config import ModelConfig
-from watersmeet.core.model.ops import Layout, Linear, RMSNorm, l2_norm, rms_norm
+from watersmeet.core.model.ops import Layout, Linear, l2_norm
 from watersmeet.kernels.conv import short_conv
 from watersmeet.kernels.kda import kda, kda_gate
+from watersmeet.kernels.native import gated_norm, kda_front
 
 
 class ShortConv(nn.Module):
@@ -39,7 +40,7 @@ class GatedNorm(nn.Module):
 
     def forward(self, o: Tensor, gate: Tensor) -> Tensor:
         """o, gate [..., H, K]; the norm comes first, the gate second, both in float32."""
-        return (rms_norm(o.float(), self.weight, self.eps) * torch.sigmoid(gate.float())).to(gate.dtype)
+        return gated_norm(o, gate, self.weight, eps=self.eps)
 
 
 class KimiDeltaAttention(nn.Module):
@@ -65,17 +66,13 @@ class KimiDeltaAttention(nn.Module):
             self.g_b_proj = Linear(self.gate_rank, channels)
         self.o_norm = GatedNorm(k, config.rms_norm_eps)
         self.o_proj = Linear(channels, d)
-        first = self.g_proj if self.gate_rank is None else self.g_a_proj
-        # everything that reads the hidden state, as one product
-        self._sizes = [m.out_features for m in (self.q_proj, self.k_proj, self.v_proj, first, self.f_a_proj, self.b_proj)]
         self._fused: tuple[Tensor, Tensor] | None = None
 
     def _merged(self) -> tuple[Tensor, Tensor]:
-        """The six input matrices stacked `[sum, D]`, and the three filters `[3C, W]`."""
+        """The matrices of q, k, v and beta stacked `[3C + H, D]`, and the three filters `[3C, W]`."""
         if self._fused is not None:
             return self._fused
-        first = self.g_proj if self.gate_rank is None else self.g_a_proj
-        matrices = (self.q_proj, self.k_proj, self.v_proj, first, self.f_a_proj, self.b_proj)
+        matrices = (self.q_proj, self.k_proj, self.v_proj, self.b_proj)
         filters = (self.q_conv1d, self.k_conv1d, self.v_conv1d)
         return torch.cat([m.weight for m in matrices]), torch.cat([c.weight.squeeze(1) for c in filters])
 
@@ -85,51 +82,58 @@ class KimiDeltaAttention(nn.Module):
         if on:
             self._fused = self._merged()
 
-    def _project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """qkv before the convolution [T, 3C], output gate [T, C], log decay [T, H, K] and beta [T, H], filters."""
+    def _project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q | k | v | logits of beta [T, 3C + H], logits of the decay [T, C], output gate [T, H, K], filters."""
         weight, filters = self._merged()
-        h, k = self.num_heads, self.head_dim
-        parts = F.linear(x_TD, weight.to(x_TD.dtype)).split([3 * h * k, *self._sizes[3:]], dim=-1)
-        qkv, gate, f, b = parts
-        if self.gate_rank is not None:
-            gate = self.g_b_proj(gate)
-        z = self.f_b_proj(f).unflatten(-1, (h, k))
-        g = kda_gate(z, self.A_log, self.dt_bias.view(h, k), lower_bound=self.lower_bound)
-        return qkv, gate, g, torch.sigmoid(b.float()), filters
+        gate = self.g_proj(x_TD) if self.gate_rank is None else self.g_b_proj(self.g_a_proj(x_TD))
+        z = self.f_b_proj(self.f_a_proj(x_TD))
+        return F.linear(x_TD, weight.to(x_TD.dtype)), z, gate.unflatten(-1, (self.num_heads, -1)), filters
 
     def forward(self, x_TD: Tensor, layout: Layout, state: KdaState | None = None) -> Tensor:
+        proj, z, gate, filters = self._project(x_TD)
+        if state is None:
+            q, k, v, g, beta = kda_front(
+                proj, z, filters, self.A_log, self.dt_bias, layout.cu_seqlens, layout.place,
+                lower_bound=self.lower_bound,
+            )  # fmt: skip
+            o, _ = kda(q[None], k[None], v[None], g[None], beta[None], cu_seqlens=layout.cu_seqlens)
+        else:
+            o = self._continue(proj, z, filters, layout, state)
+        return self.o_proj(self.o_norm(o[0], gate).flatten(-2))
+
+    def _continue(self, proj: Tensor, z: Tensor, filters: Tensor, layout: Layout, state: KdaState) -> Tensor:
+        """The same from the state of the cache on, which it moves forward: o [1, T, H, K]."""
         h, k = self.num_heads, self.head_dim
-        qkv, gate, g, beta, filters = self._project(x_TD)
+        qkv, b = proj.split([3 * h * k, h], dim=-1)
         rows = slice(layout.first, layout.first + layout.num_streams)
-        conv0, s0 = (None, None) if state is None else (state.conv[rows], state.recurrent[rows])
-        qkv, conv1 = short_conv(
-            qkv[None], filters, cu_seqlens=layout.cu_seqlens, initial_state=conv0, output_final_state=state is not None
+        qkv, window = short_conv(
+            qkv[None], filters, cu_seqlens=layout.cu_seqlens, initial_state=state.conv[rows], output_final_state=True
         )
         q, key, v = qkv.unflatten(-1, (3, h, k)).unbind(-3)
-        o, s1 = kda(
-            l2_norm(q), l2_norm(key), v, g[None], beta[None],
-            initial_state=s0, cu_seqlens=layout.cu_seqlens, output_final_state=state is not None,
+        g = kda_gate(z.unflatten(-1, (h, k)), self.A_log, self.dt_bias.view(h, k), lower_bound=self.lower_bound)
+        o, recurrent = kda(
+            l2_norm(q), l2_norm(key), v, g[None], torch.sigmoid(b.float())[None],
+            initial_state=state.recurrent[rows], cu_seqlens=layout.cu_seqlens, output_final_state=True,
         )  # fmt: skip
-        if state is not None:
-            state.conv[rows], state.recurrent[rows] = conv1, s1
-        y = self.o_norm(o[0], gate.unflatten(-1, (h, k)))
-        return self.o_proj(y.flatten(-2))
+        state.conv[rows], state.recurrent[rows] = window, recurrent
+        return o
 
     def step(self, x_ND: Tensor, state: KdaState) -> Tensor:
         """One new token for every stream of the cache, [N, D] -> [N, D]; the recurrence written out."""
         h, k = self.num_heads, self.head_dim
-        qkv, gate, g, beta, filters = self._project(x_ND)
+        proj, z, gate, filters = self._project(x_ND)
+        qkv, b = proj.split([3 * h * k, h], dim=-1)
+        g = kda_gate(z.unflatten(-1, (h, k)), self.A_log, self.dt_bias.view(h, k), lower_bound=self.lower_bound)
         window = torch.cat([state.conv, qkv[:, :, None].to(state.conv.dtype)], dim=-1)
         state.conv = window[:, :, 1:]
         qkv = F.silu((window.float() * filters.float()).sum(-1)).view(-1, 3, h, k)
         qk = l2_norm(qkv[:, :2])
         q, key, v = qk[:, 0] * k**-0.5, qk[:, 1], qkv[:, 2]
         decayed = state.recurrent * g.exp()[..., None]
-        residual = (v - (key[:, :, None] @ decayed)[:, :, 0]) * beta[..., None]
+        residual = (v - (key[:, :, None] @ decayed)[:, :, 0]) * torch.sigmoid(b.float())[..., None]
         state.recurrent = torch.addcmul(decayed, key[..., None], residual[:, :, None])
         o = (q[:, :, None] @ state.recurrent)[:, :, 0]
-        y = self.o_norm(o, gate.unflatten(-1, (h, k)))
-        return self.o_proj(y.flatten(-2))
+        return self.o_proj(self.o_norm(o.to(x_ND.dtype), gate).flatten(-2))
 
     def reset_parameters(self) -> None:
         """A = 1 for the bounded gate, log A ~ log U(1, 16) otherwise; dt log-uniform in [1e-3, 1e-1] (K3 report)."""

@@ -15,7 +15,7 @@ from watersmeet.core.model.kda import KimiDeltaAttention
 from watersmeet.core.model.mla import LatentAttention
 from watersmeet.core.model.moe import GLU, LatentMoE, activation
 from watersmeet.core.model.ops import RMSNorm
-from watersmeet.kernels.attnres import attnres
+from watersmeet.kernels.native import mix_norm
 
 
 class Query(nn.Module):
@@ -24,11 +24,6 @@ class Query(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1, size))
-
-
-def read_residual(sources: list[Tensor], norm: RMSNorm, query: Query) -> Tensor:
-    """Softmax-weighted mean of the raw sources, each `[T, D]`; weights from query . RMSNorm(source), float32 inside."""
-    return attnres(torch.stack(sources), query.weight[0], norm.weight, eps=norm.eps)
 
 
 class DecoderLayer(nn.Module):
@@ -59,27 +54,40 @@ class ResidualStream:
     """What is carried through depth: the snapshots of finished blocks and the running sum of the current one.
 
     At the first layer of a block the running sum becomes a snapshot and a new sum starts; every sublayer reads a
-    mix of all snapshots and the running sum. With `block` None it is the ordinary residual sum.
+    mix of all snapshots and the running sum. With `block` None it is the ordinary residual sum. The last sublayer's
+    output waits in `update`, because adding it and reading the result is one pass over memory.
     """
 
     def __init__(self, x_TD: Tensor, block: int | None) -> None:
         self.bank: list[Tensor] = []
         self.running: Tensor | None = x_TD
+        self.update: Tensor | None = None
         self.block = block
 
-    def sources(self) -> list[Tensor]:
-        """Everything a read mixes."""
-        return self.bank if self.running is None else [*self.bank, self.running]
+    def add(self, update_TD: Tensor) -> None:
+        """Add a sublayer's output to the running sum."""
+        if self.running is None:
+            self.running = update_TD
+        else:
+            self.update = update_TD
+
+    def read(self, norm: RMSNorm, mix: tuple[RMSNorm, Query] | None) -> Tensor:
+        """The normalised mix of everything so far; `mix` None: of the running sum alone."""
+        assert self.running is not None
+        sources = [self.running] if mix is None else [*self.bank, self.running]
+        query, gain, eps = (None, None, 0.0) if mix is None else (mix[1].weight[0], mix[0].weight, mix[0].eps)
+        h, self.running = mix_norm(sources, self.update, query, gain, norm.weight, eps=eps, norm_eps=norm.eps)
+        self.update = None
+        return h
 
     def before_attention(self, layer: DecoderLayer, index: int) -> Tensor:
         """The read of a layer's token mixer; takes the snapshot where a block begins."""
-        if self.block is None:
-            assert self.running is not None
-            return self.running
-        # the very first read has one source and no parameters to learn from it
-        h = read_residual(self.sources(), layer.self_attention_res_norm, layer.self_attention_res_proj) if self.bank else self.running
-        assert h is not None
-        if index % self.block == 0:
+        # the very first read has one source, and no parameters that could learn from it
+        plain = self.block is None or not self.bank
+        h = self.read(
+            layer.input_layernorm, None if plain else (layer.self_attention_res_norm, layer.self_attention_res_proj)
+        )
+        if self.block is not None and index % self.block == 0:
             assert self.running is not None
             self.bank.append(self.running)
             self.running = None
@@ -87,11 +95,5 @@ class ResidualStream:
 
     def before_feed_forward(self, layer: DecoderLayer) -> Tensor:
         """The read of a layer's feed-forward."""
-        if self.block is None:
-            assert self.running is not None
-            return self.running
-        return read_residual(self.sources(), layer.mlp_res_norm, layer.mlp_res_proj)
-
-    def add(self, update_TD: Tensor) -> None:
-        """Add a sublayer's output to the running sum."""
-        self.running = update_TD if self.running is None else self.running + update_TD
+        mix = None if self.block is None else (layer.mlp_res_norm, layer.mlp_res_proj)
+        return self.read(layer.post_attention_layernorm, mix)

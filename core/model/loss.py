@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from watersmeet.kernels.native import cross_entropy_rows
+
 ROWS = 512
 """Positions per piece: their float32 logits should stay in a core's cache."""
 
@@ -23,17 +25,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_head = torch.zeros_like(head_VD, dtype=torch.float32) if learn else None
         for start in range(0, len(hidden_nD), ROWS):
             piece = slice(start, start + ROWS)
-            hidden, target = hidden_nD[piece], target_n[piece, None]
-            logits = (hidden @ matrix.T).float()
-            log_z = torch.logsumexp(logits, dim=-1, keepdim=True)
-            nll_n[piece] = (log_z - logits.gather(1, target))[:, 0]
+            hidden = hidden_nD[piece]
+            logits = hidden @ matrix.T
+            nll_n[piece] = cross_entropy_rows(logits, target_n[piece], weight_n[piece] if learn else None)
             if grad_hidden is not None and grad_head is not None:
-                # gradient of the logits: softmax minus one at the target
-                slope = logits.sub_(log_z).exp_()
-                slope.scatter_add_(1, target, slope.new_full(target.shape, -1.0))
-                slope = slope.mul_(weight_n[piece, None]).to(hidden.dtype)
-                grad_hidden[piece] = slope @ matrix
-                grad_head += (slope.T @ hidden).float()
+                torch.mm(logits, matrix, out=grad_hidden[piece])  # by now the gradient of the logits
+                grad_head += logits.T @ hidden
         if grad_hidden is not None and grad_head is not None:
             ctx.save_for_backward(grad_hidden, grad_head.to(head_VD.dtype))
         ctx.mark_non_differentiable(nll_n)

@@ -17,7 +17,7 @@ from watersmeet.core.cache import Cache, KdaState, LatentBuffer
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.errors import ConfigError, WatersmeetError
 from watersmeet.core.model.kda import KimiDeltaAttention
-from watersmeet.core.model.layer import DecoderLayer, Query, ResidualStream, read_residual
+from watersmeet.core.model.layer import DecoderLayer, Query, ResidualStream
 from watersmeet.core.model.loss import linear_cross_entropy
 from watersmeet.core.model.mla import LatentAttention
 from watersmeet.core.model.moe import LatentMoE, Router, RouterRecord
@@ -139,7 +139,6 @@ class Model(nn.Module):
         residual = ResidualStream(x_TD, self.config.attn_res_block_size)
         for index, layer in enumerate(self.layers):
             h = residual.before_attention(layer, index)
-            h = layer.input_layernorm(h)
             state = None if cache is None else cache.layers[index]
             if isinstance(layer.self_attn, LatentAttention):
                 assert state is None or isinstance(state, LatentBuffer)
@@ -147,18 +146,15 @@ class Model(nn.Module):
             else:
                 update = layer.self_attn(h, layout, state)
             residual.add(update)
-            h = residual.before_feed_forward(layer)
-            residual.add(layer.feed_forward(layer.post_attention_layernorm(h), record))
+            residual.add(layer.feed_forward(residual.before_feed_forward(layer), record))
         if cache is not None:
             for row, start, end in layout.spans():
                 cache.lengths[row] += end - start
         return self._output(residual)
 
     def _output(self, residual: ResidualStream) -> Tensor:
-        sources = residual.sources()
-        if self.config.attn_res_block_size is None:
-            return self.norm(sources[0])
-        return self.norm(read_residual(sources, self.output_attn_res_norm, self.output_attn_res_proj))
+        plain = self.config.attn_res_block_size is None
+        return residual.read(self.norm, None if plain else (self.output_attn_res_norm, self.output_attn_res_proj))
 
     def forward(self, packed: Packed, *, cache: Cache | None = None, record: RouterRecord | None = None) -> Tensor:
         """Final hidden state [T, D] in the compute dtype, ready for `logits`.
@@ -254,14 +250,13 @@ class Model(nn.Module):
             mask_NS.masked_fill_(torch.arange(longest, device=x_ND.device) > past_N[:, None], -torch.inf)
         residual = ResidualStream(x_ND, self.config.attn_res_block_size)
         for index, layer in enumerate(self.layers):
-            h = layer.input_layernorm(residual.before_attention(layer, index))
+            h = residual.before_attention(layer, index)
             state = cache.layers[index]
             if isinstance(state, KdaState):
                 residual.add(layer.self_attn.step(h, state))
             else:
                 residual.add(layer.self_attn.step(h, state, mask_NS, past_N, longest))
-            h = layer.post_attention_layernorm(residual.before_feed_forward(layer))
-            residual.add(layer.feed_forward.step(h))
+            residual.add(layer.feed_forward.step(residual.before_feed_forward(layer)))
         cache.lengths = [length + 1 for length in lengths]
         return self._output(residual)
 
@@ -320,14 +315,7 @@ def pieces(whole: Layout, chunk: int) -> Iterator[tuple[Layout, int, int]]:
         first_stream = next(i for i in range(whole.num_streams) if bounds[i + 1] > start)
         inner = [b for b in bounds if start < b < end]
         cut = [0, *(b - start for b in inner), end - start]
-        yield (
-            Layout(
-                cu_seqlens=torch.tensor(cut, dtype=torch.int32, device=whole.cu_seqlens.device),
-                bounds=cut,
-                block=None if whole.block is None else whole.block[start:end],
-                first=first_stream,
-            ),
-            start,
-            end,
-        )
+        cu_seqlens = torch.tensor(cut, dtype=torch.int32, device=whole.cu_seqlens.device)
+        block = None if whole.block is None else whole.block[start:end]
+        yield Layout.of(cu_seqlens, block, first_stream), start, end
         start = end

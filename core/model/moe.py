@@ -19,25 +19,27 @@ from torch.nn import functional as F
 
 from watersmeet.core.balancing import quantile_bias, required_bias_histogram
 from watersmeet.core.config import ModelConfig
-from watersmeet.core.model.ops import Linear, RMSNorm, gather_rows, restore_rows
-from watersmeet.kernels.experts import expert_glu, situ_glu
+from watersmeet.core.model.ops import Linear, RMSNorm
+from watersmeet.kernels.native import route, routed_experts, situ_glu_joint
 
-Activation = Callable[[Tensor, Tensor], Tensor]
+JointActivation = Callable[[Tensor], Tensor]
+"""`act([..., 2I]) -> [..., I]` on a joint projection, gate half first."""
 
 DENSE_STEP_EXPERTS = 16
 """Up to this many experts, one generated token runs all of them: two products are cheaper than a gather of weights."""
 
 
-def silu_glu(gate: Tensor, up: Tensor) -> Tensor:
+def silu_glu_joint(gate_up: Tensor) -> Tensor:
     """SwiGLU, the activation of Kimi Linear."""
+    gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up
 
 
-def activation(config: ModelConfig) -> Activation:
-    """The GLU activation `act(gate, up)` of a configuration."""
+def activation(config: ModelConfig) -> JointActivation:
+    """The GLU activation of a configuration."""
     if config.hidden_act == "silu":
-        return silu_glu
-    return partial(situ_glu, beta=config.situ_beta, linear_beta=config.situ_linear_beta)
+        return silu_glu_joint
+    return partial(situ_glu_joint, beta=config.situ_beta, linear_beta=config.situ_linear_beta)
 
 
 @dataclass(kw_only=True)
@@ -57,7 +59,7 @@ class RouterRecord:
 class GLU(nn.Module):
     """down(act(gate(x), up(x))) at full width."""
 
-    def __init__(self, size: int, inner: int, act: Activation) -> None:
+    def __init__(self, size: int, inner: int, act: JointActivation) -> None:
         super().__init__()
         self.gate_proj, self.up_proj, self.down_proj = Linear(size, inner), Linear(size, inner), Linear(inner, size)
         self.act = act
@@ -73,8 +75,7 @@ class GLU(nn.Module):
 
     def forward(self, x: Tensor, record: RouterRecord | None = None) -> Tensor:
         weight = self.gate_up() if self._fused is None else self._fused
-        gate, up = F.linear(x, weight.to(x.dtype)).chunk(2, dim=-1)
-        return self.down_proj(self.act(gate, up))
+        return self.down_proj(self.act(F.linear(x, weight.to(x.dtype))))
 
     def step(self, x: Tensor) -> Tensor:
         return self(x)
@@ -95,15 +96,11 @@ class Router(nn.Module):
 
     def forward(self, x_TD: Tensor, record: RouterRecord | None = None) -> tuple[Tensor, Tensor]:
         """Picked experts [T, k] int64 and their weights [T, k] float32; the bias picks but never weighs."""
-        score_TE = torch.sigmoid(F.linear(x_TD.float(), self.weight.float()))
-        biased_TE = score_TE.detach() + self.e_score_correction_bias
-        # a stable sort, because equal scores must go to the lower index
-        best, order = biased_TE.sort(dim=-1, descending=True, stable=True)
-        picked_Tk = order[:, : self.k]
-        chosen_Tk = score_TE.gather(1, picked_Tk)
-        weight_Tk = chosen_Tk / (chosen_Tk.sum(-1, keepdim=True) + 1e-20) * self.scaling
+        picked_Tk, weight_Tk, score_TE, cutoff_T = route(
+            x_TD, self.weight, self.e_score_correction_bias, k=self.k, scaling=self.scaling
+        )
         if record is not None:
-            self._observe(score_TE.detach(), best[:, self.k], picked_Tk, record)
+            self._observe(score_TE, cutoff_T, picked_Tk, record)
         return picked_Tk, weight_Tk
 
     @torch.no_grad()
@@ -149,6 +146,7 @@ class LatentMoE(nn.Module):
         super().__init__()
         d, latent = config.hidden_size, config.routed_expert_hidden_size
         self.act = activation(config)
+        self.betas = (config.situ_beta, config.situ_linear_beta) if config.hidden_act == "situ" else None
         self.gate = Router(config)
         self.experts = Experts(config)
         self.latent = latent is not None
@@ -163,24 +161,16 @@ class LatentMoE(nn.Module):
     def forward(self, x_TD: Tensor, record: RouterRecord | None = None) -> Tensor:
         picked_Tk, weight_Tk = self.gate(x_TD, record)
         z_TL = self.routed_expert_down_proj(x_TD) if self.latent else x_TD
-        k = picked_Tk.shape[1]
-        flat_M = picked_Tk.reshape(-1)
-        order_M = flat_M.argsort(stable=True)
-        inverse_M = torch.empty_like(order_M)
-        inverse_M[order_M] = torch.arange(len(order_M), device=order_M.device)
-        experts = self.experts
-        ends = torch.bincount(flat_M, minlength=experts.w1.shape[0]).cumsum(0).tolist()
-        rows_ML = gather_rows(z_TL, order_M, inverse_M, k)
-        w1, w3, w2 = (w.to(x_TD.dtype) for w in (experts.w1, experts.w3, experts.w2))
-        out_ML = expert_glu(rows_ML, [0, *ends], w1, w3, w2, act=self.act)
-        out_TkL = restore_rows(out_ML, order_M, inverse_M).view(-1, k, out_ML.shape[1])
-        # the weighted sum runs in float32: it is where the rounding of k outputs would add up
-        mixed_TL = (out_TkL.float() * weight_Tk[:, :, None]).sum(1).to(x_TD.dtype)
+        w13 = torch.cat([self.experts.w1, self.experts.w3], dim=1).to(x_TD.dtype)
+        # the norm stands after the sum over experts, so any parallel partial sum would have to be complete here
+        norm, eps = (self.routed_expert_norm.weight, self.routed_expert_norm.eps) if self.latent else (None, 0.0)
+        mixed_TL = routed_experts(
+            z_TL, weight_Tk, picked_Tk, w13, self.experts.w2.to(x_TD.dtype), norm, betas=self.betas, eps=eps
+        )
         return self._finish(mixed_TL, x_TD)
 
     def _finish(self, mixed_TL: Tensor, x_TD: Tensor) -> Tensor:
-        # the norm stands after the sum over experts, so any parallel partial sum must be complete here
-        y = self.routed_expert_up_proj(self.routed_expert_norm(mixed_TL)) if self.latent else mixed_TL
+        y = self.routed_expert_up_proj(mixed_TL) if self.latent else mixed_TL
         return y if self.shared_experts is None else y + self.shared_experts(x_TD)
 
     def fuse(self, on: bool) -> None:
@@ -198,7 +188,8 @@ class LatentMoE(nn.Module):
         picked_Nk, weight_Nk = self.gate(x_ND)
         z_NL = self.routed_expert_down_proj(x_ND) if self.latent else x_ND
         gate_up, down = self._fused
-        gate, up = F.linear(z_NL, gate_up).chunk(2, dim=-1)
+        both_N2EI = F.linear(z_NL, gate_up)
         share_NE = weight_Nk.new_zeros(len(x_ND), self.experts.w1.shape[0]).scatter_(1, picked_Nk, weight_Nk)
-        inner = self.act(gate, up).unflatten(-1, (share_NE.shape[1], -1)) * share_NE[:, :, None].to(x_ND.dtype)
-        return self._finish(F.linear(inner.flatten(-2), down), x_ND)
+        inner = self.act(both_N2EI).unflatten(-1, (share_NE.shape[1], -1)) * share_NE[:, :, None].to(x_ND.dtype)
+        mixed_NL = F.linear(inner.flatten(-2), down)
+        return self._finish(self.routed_expert_norm(mixed_NL) if self.latent else mixed_NL, x_ND)

@@ -54,21 +54,24 @@ def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
 class Layout:
     """How the rows of a packed batch fall into streams.
 
-    cu_seqlens [N+1] int32 and the same numbers as a list; block [T] int64 or None when every row is causal;
-    first: row of the cache that belongs to the first of these streams.
+    cu_seqlens [N+1] int32 and the same numbers as a list; place [T] int32, index of each row in its stream;
+    block [T] int64 or None when every row is causal; first: row of the cache of the first of these streams.
     """
 
     cu_seqlens: Tensor
     bounds: list[int]
+    place: Tensor
     block: Tensor | None = None
     first: int = 0
 
     @classmethod
-    def of(cls, cu_seqlens: Tensor, block: Tensor | None) -> Layout:
-        """Layout of a whole batch."""
+    def of(cls, cu_seqlens: Tensor, block: Tensor | None, first: int = 0) -> Layout:
+        """Layout of a packed batch, or of a piece of one."""
         if block is not None and not bool((block >= 0).any()):
             block = None
-        return cls(cu_seqlens=cu_seqlens, bounds=cu_seqlens.tolist(), block=block)
+        starts = cu_seqlens[:-1].repeat_interleave(cu_seqlens.diff())
+        place = torch.arange(len(starts), dtype=torch.int32, device=starts.device) - starts
+        return cls(cu_seqlens=cu_seqlens, bounds=cu_seqlens.tolist(), place=place, block=block, first=first)
 
     @property
     def num_streams(self) -> int:
@@ -78,43 +81,3 @@ class Layout:
     def spans(self) -> list[tuple[int, int, int]]:
         """(row in the cache, first token, end) of every stream."""
         return [(self.first + i, *self.bounds[i : i + 2]) for i in range(self.num_streams)]
-
-
-class _Gather(torch.autograd.Function):
-    """Rows of `x_TL` in routed order; its gradient gathers too, so no order of additions is left to chance."""
-
-    @staticmethod
-    def forward(ctx, x_TL: Tensor, order_M: Tensor, inverse_M: Tensor, k: int) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(inverse_M)
-        ctx.k = k
-        return x_TL.index_select(0, order_M // k)
-
-    @staticmethod
-    def backward(ctx, grad_ML: Tensor):  # type: ignore[override]
-        (inverse_M,) = ctx.saved_tensors
-        grad_TkL = grad_ML.index_select(0, inverse_M).view(-1, ctx.k, grad_ML.shape[1])
-        return grad_TkL.sum(1), None, None, None
-
-
-class _Permute(torch.autograd.Function):
-    """`y_ML[inverse]`, a pure permutation of rows whose gradient is the opposite permutation."""
-
-    @staticmethod
-    def forward(ctx, y_ML: Tensor, order_M: Tensor, inverse_M: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(order_M)
-        return y_ML.index_select(0, inverse_M)
-
-    @staticmethod
-    def backward(ctx, grad_ML: Tensor):  # type: ignore[override]
-        (order_M,) = ctx.saved_tensors
-        return grad_ML.index_select(0, order_M), None, None
-
-
-def gather_rows(x_TL: Tensor, order_M: Tensor, inverse_M: Tensor, k: int) -> Tensor:
-    """Copy every row of `x_TL` to its k places in routed order: `[M, L]`."""
-    return _Gather.apply(x_TL, order_M, inverse_M, k)
-
-
-def restore_rows(y_ML: Tensor, order_M: Tensor, inverse_M: Tensor) -> Tensor:
-    """Undo the routed order: row `t * k + j` of the result belongs to choice j of token t."""
-    return _Permute.apply(y_ML, order_M, inverse_M)

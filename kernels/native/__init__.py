@@ -1,0 +1,28 @@
+"""Runs of small operators fused into one pass over memory, compiled for the machine at hand; each with its torch definition.
+
+On two CPU cores a training step of a small model is bound by memory passes, not by matrix products; these operators
+bring a row into cache once and do everything that is to be done with it, forwards and backwards.
+"""
+
+from .build import library
+from .front import gated_norm, gated_norm_torch, kda_front, kda_front_torch
+from .glu import cross_entropy_rows, situ_glu_joint
+from .mix import mix_norm, mix_norm_torch
+from .routed import Order, route, route_torch, routed_experts, routed_experts_torch
+
+__all__ = [
+    "Order",
+    "cross_entropy_rows",
+    "gated_norm",
+    "gated_norm_torch",
+    "kda_front",
+    "kda_front_torch",
+    "library",
+    "mix_norm",
+    "mix_norm_torch",
+    "route",
+    "route_torch",
+    "routed_experts",
+    "routed_experts_torch",
+    "situ_glu_joint",
+]

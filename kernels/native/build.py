@@ -1,0 +1,150 @@
+"""Compile the native operators once a machine, and load them.
+
+The sources are plain C++ without torch headers: a few seconds of g++ or clang++. The library is kept in the user's cache
+under a name made of sources, flags, compiler and processor, so that nothing stale is ever loaded. It is linked
+without an OpenMP runtime of its own and uses the one torch has loaded, because two pools of threads on the same cores
+fight each other. Where there is no compiler, every operator falls back to its torch form.
+
+`WATERSMEET_NATIVE=0` switches the native forms off; so does forcing a form with `WATERSMEET_KERNELS`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .. import dispatch
+
+logger = logging.getLogger("watersmeet.kernels")
+
+SOURCES = ("mix.cpp", "front.cpp", "experts.cpp")
+HEADERS = ("common.h",)
+FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fvisibility=hidden")
+VARIANTS = (("-fopenmp", "-mprefer-vector-width=512"), ("-fopenmp",), ())
+"""Extra flags, best first; the next one is tried when a compiler does not know them."""
+
+
+def cache_folder() -> Path:
+    """Where compiled libraries are kept."""
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(root) / "watersmeet" / "native"
+
+
+def _processor() -> str:
+    """What `-march=native` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "|".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+
+
+def _compile(compiler: str, sources: dict[str, bytes], target: Path) -> None:
+    """Build `target`, or raise RuntimeError with the compiler's last words."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        for name, text in sources.items():
+            (Path(folder) / name).write_bytes(text)
+
+        def run(*arguments: str) -> str | None:
+            done = subprocess.run([compiler, *arguments], cwd=folder, capture_output=True, text=True, timeout=300)
+            return None if done.returncode == 0 else (done.stderr.strip() or "failed without a message")
+
+        error: str | None = "no flags to try"
+        for extra in VARIANTS:
+            with ThreadPoolExecutor(len(SOURCES)) as pool:
+                made = list(pool.map(lambda name: run(*FLAGS, *extra, "-c", name, "-o", f"{name}.o"), SOURCES))  # noqa: B023
+            error = next((one for one in made if one), None)
+            if error is None:
+                undefined = ("-undefined", "dynamic_lookup") if platform.system() == "Darwin" else ()
+                error = run("-shared", *undefined, *(f"{name}.o" for name in SOURCES), "-o", "library.so")
+            if error is None:
+                os.replace(Path(folder) / "library.so", target)
+                return
+    raise RuntimeError(error.splitlines()[-1] if error else "unknown error")
+
+
+@functools.cache
+def _load() -> ctypes.CDLL | None:
+    if os.environ.get("WATERSMEET_NATIVE", "1") == "0":
+        return None
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    folder = resources.files(__package__ or "watersmeet.kernels.native")
+    sources = {name: folder.joinpath(name).read_bytes() for name in (*HEADERS, *SOURCES)}
+    mark = hashlib.sha256(repr((sorted(sources.items()), FLAGS, VARIANTS, compiler, _processor())).encode()).hexdigest()
+    target = cache_folder() / f"{mark[:24]}.so"
+    try:
+        if not target.exists():
+            if compiler is None:
+                raise RuntimeError("there is no C++ compiler (g++ or clang++)")
+            logger.info("compiling native operators into %s (once, some seconds)", target)
+            _compile(compiler, sources, target)
+        return ctypes.CDLL(str(target))
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        logger.warning("native operators are off and training is several times slower: %s", error)
+        return None
+
+
+def library(*tensors: Tensor | None) -> ctypes.CDLL | None:
+    """The compiled operators, or None when these tensors must take the torch form.
+
+    All tensors that decide it (activations) must be on the CPU, float32 or bfloat16, and of one dtype.
+    """
+    if dispatch._choice is not None:
+        return None
+    first = next((t for t in tensors if t is not None), None)
+    for tensor in tensors:
+        if tensor is not None and (tensor.device.type != "cpu" or tensor.dtype != first.dtype):  # type: ignore[union-attr]
+            return None
+    if first is None or first.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    return _load()
+
+
+def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    """Address of a contiguous tensor's first element, or null."""
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """Array of addresses."""
+    return (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+
+
+def half(tensor: Tensor) -> ctypes.c_int:
+    """Whether activations are bfloat16, as the operators want to know it."""
+    return ctypes.c_int(tensor.dtype == torch.bfloat16)
+
+
+def size(value: int) -> ctypes.c_int64:
+    """A 64-bit count."""
+    return ctypes.c_int64(value)
+
+
+def real(value: float) -> ctypes.c_float:
+    """A float32 constant."""
+    return ctypes.c_float(value)
+
+
+def threads(rows: int) -> ctypes.c_int:
+    """How many threads `rows` rows are worth."""
+    return ctypes.c_int(1 if rows < 32 else torch.get_num_threads())
+
+
+def full(tensor: Tensor) -> Tensor:
+    """float32 and contiguous, without a gradient."""
+    return tensor.detach().float().contiguous()

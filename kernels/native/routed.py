@@ -1,0 +1,223 @@
+"""The sigmoid router, and routed experts from latent to latent: gather, grouped GLU, weighted sum, norm.
+
+Legend of shapes: T tokens, D hidden width, E experts, k picked, L latent width, I inner width, M rows in expert order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..experts import expert_glu, situ_glu, swi_glu
+from .build import full, half, library, pointer, real, size, threads
+from .glu import situ_rows, situ_rows_backward
+
+SMALL_GROUP = 32
+"""Groups are filled up to this many rows. Below about a dozen rows, float32 matrix products add in another order, and
+a token's result would then depend on how many later tokens chose the same expert."""
+
+FEW_EXPERTS = 64
+"""Up to this many experts the native router, which searches the best ones by comparison, is the faster form."""
+
+
+class _Route(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, k, scaling):  # type: ignore[no-untyped-def,override]
+        lib = library(x)
+        assert lib is not None
+        x, w, b = x.contiguous(), full(weight), full(bias)
+        rows, width, experts = len(x), x.shape[1], len(w)
+        score, cutoff = torch.empty(rows, experts), torch.empty(rows)
+        picked, share = torch.empty(rows, k, dtype=torch.int64), torch.empty(rows, k)
+        lib.route_forward(
+            half(x), pointer(x), pointer(w), pointer(b), pointer(score), pointer(picked), pointer(share),
+            pointer(cutoff), size(rows), size(width), experts, k, real(scaling), threads(rows),
+        )  # fmt: skip
+        ctx.save_for_backward(x, w, score, picked, weight)
+        ctx.k, ctx.scaling = k, scaling
+        ctx.mark_non_differentiable(picked, score, cutoff)
+        return picked, share, score, cutoff
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, _p, d_share, _s, _c):  # type: ignore[no-untyped-def,override]
+        x, w, score, picked, weight = ctx.saved_tensors
+        lib = library(x)
+        assert lib is not None
+        d_x, d_w = torch.empty_like(x), torch.empty_like(w)
+        lib.route_backward_(
+            half(x), pointer(x), pointer(w), pointer(score), pointer(picked), pointer(d_share.float().contiguous()),
+            pointer(d_x), pointer(d_w), size(len(x)), size(x.shape[1]), len(w), ctx.k, real(ctx.scaling), threads(len(x)),
+        )  # fmt: skip
+        return d_x, d_w.to(weight.dtype), None, None, None
+
+
+def route_torch(x_TD: Tensor, weight: Tensor, bias: Tensor, *, k: int, scaling: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The definition; see `route`."""
+    wide = torch.promote_types(x_TD.dtype, torch.float32)
+    score_TE = torch.sigmoid(x_TD.to(wide) @ weight.to(wide).T)
+    # a stable sort, because equal scores must go to the lower index
+    best, order = (score_TE.detach() + bias).sort(dim=-1, descending=True, stable=True)
+    picked_Tk = order[:, :k]
+    chosen_Tk = score_TE.gather(1, picked_Tk)
+    share_Tk = chosen_Tk / (chosen_Tk.sum(-1, keepdim=True) + 1e-20) * scaling
+    return picked_Tk, share_Tk, score_TE.detach(), best[:, k]
+
+
+def route(x_TD: Tensor, weight: Tensor, bias: Tensor, *, k: int, scaling: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Pick k experts for every token by ``sigmoid(x W^T) + bias``; weigh them by the sigmoid alone.
+
+    Args:
+        x_TD: [T,D]. weight: [E,D]. bias: [E], only picks. scaling: factor of the weights after they are normalised.
+
+    Returns:
+        picked [T,k] int64, best first, equal values to the lower index; their weights [T,k] float32, differentiable;
+        all raw scores [T,E] and the (k+1)-th largest biased score [T], both without a gradient.
+    """
+    if len(weight) > FEW_EXPERTS or library(x_TD) is None:
+        return route_torch(x_TD, weight, bias, k=k, scaling=scaling)
+    return _Route.apply(x_TD, weight, bias, k, scaling)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Rows in expert order: `source` [M] token of each row, `at` [T * k] row of each choice, `offsets` of the groups."""
+
+    source: Tensor
+    at: Tensor
+    offsets: list[int]
+
+    @classmethod
+    def of(cls, picked_Tk: Tensor, experts: int) -> Order:
+        """Sort choices by expert, stably; groups with few rows are filled up with copies of token 0 that nobody reads."""
+        flat, k = picked_Tk.reshape(-1), picked_Tk.shape[1]
+        counts = torch.bincount(flat, minlength=experts).tolist()
+        order = flat.argsort(stable=True)
+        sizes = [count if count == 0 or count >= SMALL_GROUP else SMALL_GROUP for count in counts]
+        offsets = [0]
+        for one in sizes:
+            offsets.append(offsets[-1] + one)
+        if sizes == counts:
+            places = torch.arange(len(flat), device=flat.device)
+        else:
+            pieces = [torch.arange(a, a + count) for a, count in zip(offsets[:-1], counts, strict=True)]
+            places = torch.cat(pieces).to(flat.device)
+        at = torch.empty_like(order)
+        at[order] = places
+        source = flat.new_zeros(offsets[-1])
+        source[places] = order // k
+        return cls(source, at, offsets)
+
+
+class _Routed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z, share, w13, w2, norm, order, betas, eps):  # type: ignore[no-untyped-def,override]
+        lib = library(z)
+        assert lib is not None
+        rows = z.index_select(0, order.source)
+        gate_up = rows.new_empty(len(rows), w13.shape[1])
+        out = torch.empty_like(rows)
+        groups = [(e, a, b) for e, (a, b) in enumerate(zip(order.offsets[:-1], order.offsets[1:], strict=True)) if a < b]
+        for e, a, b in groups:
+            torch.mm(rows[a:b], w13[e].t(), out=gate_up[a:b])
+        y = situ_rows(gate_up, *betas)
+        for e, a, b in groups:
+            torch.mm(y[a:b], w2[e].t(), out=out[a:b])
+        share, gain = full(share), None if norm is None else full(norm)
+        h = torch.empty_like(z)
+        tokens, k, width = len(z), share.shape[1], z.shape[1]
+        lib.combine_forward(
+            half(z), pointer(out), pointer(order.at), pointer(share), pointer(gain), pointer(h), size(tokens), k,
+            size(width), real(eps), threads(tokens),
+        )  # fmt: skip
+        ctx.save_for_backward(rows, gate_up, out, share, w13, w2, norm, gain)
+        ctx.order, ctx.groups, ctx.betas, ctx.eps = order, groups, betas, eps
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_h):  # type: ignore[no-untyped-def,override]
+        rows, gate_up, out, share, w13, w2, norm, gain = ctx.saved_tensors
+        lib = library(rows)
+        assert lib is not None
+        order, d_h = ctx.order, d_h.contiguous()
+        tokens, k, width = len(d_h), share.shape[1], rows.shape[1]
+        # rows that fill up a group are read by no token: their gradient is zero
+        d_out = torch.empty_like(out) if len(out) == tokens * k else torch.zeros_like(out)
+        d_share, d_gain = torch.empty_like(share), None if gain is None else torch.empty_like(gain)
+        lib.combine_backward_(
+            half(rows), pointer(out), pointer(order.at), pointer(share), pointer(gain), pointer(d_h), pointer(d_out),
+            pointer(d_share), pointer(d_gain), size(tokens), k, size(width), real(ctx.eps), threads(tokens),
+        )  # fmt: skip
+        d_y = rows.new_empty(len(rows), w2.shape[2])
+        for e, a, b in ctx.groups:
+            torch.mm(d_out[a:b], w2[e], out=d_y[a:b])
+        d_gate_up, y = situ_rows_backward(gate_up, d_y, *ctx.betas)
+        used = len(ctx.groups) == len(w2)
+        d_w13, d_w2 = (torch.empty_like(w) if used else torch.zeros_like(w) for w in (w13, w2))
+        d_rows = torch.empty_like(rows)
+        for e, a, b in ctx.groups:
+            torch.mm(d_out[a:b].t(), y[a:b], out=d_w2[e])
+            torch.mm(d_gate_up[a:b], w13[e], out=d_rows[a:b])
+            torch.mm(d_gate_up[a:b].t(), rows[a:b], out=d_w13[e])
+        d_z = rows.new_empty(tokens, width)
+        lib.gather_sum_(
+            half(rows), pointer(d_rows), pointer(order.at), pointer(d_z), size(tokens), k, size(width), threads(tokens)
+        )
+        return d_z, d_share, d_w13, d_w2, None if norm is None else d_gain.to(norm.dtype), None, None, None
+
+
+def routed_experts_torch(
+    z_TL: Tensor,
+    share_Tk: Tensor,
+    picked_Tk: Tensor,
+    w13: Tensor,
+    w2: Tensor,
+    norm: Tensor | None,
+    *,
+    betas: tuple[float, float | None] | None,
+    eps: float,
+) -> Tensor:
+    """The definition; see `routed_experts`."""
+    order = Order.of(picked_Tk, len(w2))
+    gate, up = w13.chunk(2, dim=1)
+
+    def act(g: Tensor, u: Tensor) -> Tensor:
+        return swi_glu(g, u) if betas is None else situ_glu(g, u, beta=betas[0], linear_beta=betas[1])
+
+    out = expert_glu(z_TL[order.source], order.offsets, gate, up, w2, act=act)
+    wide = torch.promote_types(out.dtype, torch.float32)
+    picked = out[order.at].view(*picked_Tk.shape, -1).to(wide)
+    mixed = (picked * share_Tk[:, :, None]).sum(1)
+    if norm is not None:
+        mixed = mixed * torch.rsqrt(mixed.square().mean(-1, keepdim=True) + eps) * norm.to(wide)
+    return mixed.to(z_TL.dtype)
+
+
+def routed_experts(
+    z_TL: Tensor,
+    share_Tk: Tensor,
+    picked_Tk: Tensor,
+    w13: Tensor,
+    w2: Tensor,
+    norm: Tensor | None,
+    *,
+    betas: tuple[float, float | None] | None,
+    eps: float,
+) -> Tensor:
+    """``RMSNorm(sum_j share_j E_j(z))``, the sum and the norm in float32; without ``norm`` the plain sum.
+
+    Args:
+        z_TL: [T,L]. share_Tk: [T,k] float32. picked_Tk: [T,k] int64. w13: [E,2I,L], gate half first. w2: [E,L,I].
+        norm: [L] or None. betas: of SiTU-GLU; None for SwiGLU. eps: of the norm.
+
+    Returns:
+        [T,L] in the dtype of ``z_TL``. A token's result does not depend on other tokens, not even in its last bit.
+    """
+    if betas is None or betas[1] is None or library(z_TL, w13, w2) is None:
+        return routed_experts_torch(z_TL, share_Tk, picked_Tk, w13, w2, norm, betas=betas, eps=eps)
+    order = Order.of(picked_Tk, len(w2))
+    return _Routed.apply(z_TL, share_Tk, w13.contiguous(), w2.contiguous(), norm, order, betas, eps)  # type: ignore[no-any-return]
