@@ -52,12 +52,14 @@ def _spread(x: Tensor, layout: Grid, dtype: torch.dtype, blank: bool) -> Tensor:
     return x.to(dtype).unflatten(0, (layout.chunks, CHUNK)).transpose(1, 2)
 
 
-def _collect(x_cHCD: Tensor, layout: Grid, like: Tensor, scale: float = 1.0) -> Tensor:
-    """The inverse of ``_spread``, times ``scale``, in the shape and dtype of ``like``."""
-    c, H, C, D = x_cHCD.shape
-    out = torch.empty(c, C, H, D, dtype=x_cHCD.dtype)
-    torch.mul(x_cHCD.transpose(1, 2), scale, out=out)
-    rows = out.flatten(0, 1)
+def _home(c: int, H: int, D: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A buffer in token order [c C,H,D] and its view in grid order [c,H,C,D], to be written by the last operation."""
+    rows = torch.empty(c * CHUNK, H, D, dtype=dtype)
+    return rows, rows.unflatten(0, (c, CHUNK)).transpose(1, 2)
+
+
+def _collect(rows: Tensor, layout: Grid, like: Tensor) -> Tensor:
+    """Drop the filler rows of a ``_home`` buffer, in the shape and dtype of ``like``."""
     if layout.tokens is not None:
         rows = rows.index_select(0, layout.tokens)
     return rows.to(like.dtype).view(like.shape)
@@ -76,18 +78,19 @@ class Level:
 def _merge(F: Tensor, T: Tensor, decay: Tensor, diag: Tensor) -> tuple[Level, Tensor, Tensor, Tensor, Tensor]:
     """F [Y,4,2,s,K], T [Y,4,s,K], decay [Y,4,K], diag [Y,4,2,s,s] -> level and, for the merged blocks, tile, F, T, decay."""
     Y, _, _, s, K = F.shape
-    tile = F.new_zeros(2, Y, 4 * s, 4 * s)
+    tile = F.new_empty(Y, 2, 4 * s, 4 * s)
     keys = []
     acc = T[:, 0]
     for block in range(4):
         rows = slice(block * s, (block + 1) * s)
-        tile[:, :, rows, rows] = diag[:, block].transpose(0, 1)
+        tile[:, :, rows, rows] = diag[:, block]
+        tile[:, :, rows, (block + 1) * s :] = 0
         if block == 0:
             continue
         # decay over the block just passed brings the earlier keys from its start to its end
         keys.append(acc)
         between = torch.bmm(F[:, block].view(Y, 2 * s, K), acc.mT)
-        tile[:, :, rows, : block * s] = between.view(Y, 2, s, block * s).transpose(0, 1)
+        tile[:, :, rows, : block * s] = between.view(Y, 2, s, block * s)
         longer = F.new_empty(Y, (block + 1) * s, K)
         torch.mul(acc, decay[:, block, None], out=longer[:, : block * s])
         longer[:, block * s :] = T[:, block]
@@ -110,7 +113,7 @@ def _merge_backward(level: Level, dtile: Tensor, dF_next: Tensor, dT_next: Tenso
     reach = dT_next
     for block in (3, 2, 1):
         rows = slice(block * s, (block + 1) * s)
-        dbetween = dtile[:, :, rows, : block * s].transpose(0, 1).reshape(Y, 2 * s, block * s)
+        dbetween = dtile[:, :, rows, : block * s].reshape(Y, 2 * s, block * s)
         dF[:, block] += torch.bmm(dbetween, level.keys[block - 1]).view(Y, 2, s, K)
         dT[:, rows] = reach[:, rows]
         earlier = reach[:, : block * s] * level.decay[:, block, None]
@@ -181,13 +184,17 @@ def forward(
     qs, ks, gs, bs = (_spread(x, layout, dtype, x is k or x is g) for x in (q, k, g, beta[..., None]))
     vs = _spread(v, layout, dtype, False)
     block = (c, H, n, base, K)
-    log = torch.matmul(inside, torch.clamp(gs, min=floor).contiguous().view(X, C // 16, 16, K)).view(block)
+    log = q.new_empty(X * C // 16, 16, K, dtype=dtype)
+    torch.clamp(gs, min=floor, out=log.view(c, H, C, K))
+    log = torch.bmm(inside.expand(X * C // 16, 16, 16), log).view(block)
     end = log[:, :, :, -1].exp()
     rise = log.exp_()
     F = q.new_empty(c, H, n, 2, base, K, dtype=dtype)
     torch.mul(qs.unflatten(2, (n, base)), rise, out=F[:, :, :, 0])
     torch.mul(ks.unflatten(2, (n, base)), rise, out=F[:, :, :, 1])
-    inverse_keys = torch.mul(ks, bs).contiguous().view(block).div_(rise)
+    inverse_keys = torch.empty_like(rise)
+    torch.mul(ks.unflatten(2, (n, base)), bs.unflatten(2, (n, base)), out=inverse_keys)
+    inverse_keys.div_(rise)
     T = inverse_keys * end[:, :, :, None]
     inverse_keys = inverse_keys.view(X * n, base, K)
     diag = torch.bmm(F.view(X * n, 2 * base, K), inverse_keys.mT).view(X * n, 2, base, base).masked_fill_(later, 0)
@@ -201,10 +208,8 @@ def forward(
         )
         levels.append(level)
         size *= 4
-        diag = tile.transpose(0, 1)
-        if size < C:
-            diag = diag.contiguous()
-    P, A = tile[0], tile[1]
+        diag = tile
+    P, A = tile[:, 0], tile[:, 1]
     R, D = T, decay
 
     L = _inverse(A)
@@ -216,12 +221,13 @@ def forward(
     add = torch.bmm(R.mT, U)
     S, final = _chain(M, add, initial_state, layout, H, need_final, len(lengths))
     o = torch.bmm(P, U).baddbmm_(Y_, S)
-    out = _collect(o.view(c, H, C, V), layout, v, scale)
+    out, out_grid = _home(c, H, V, dtype)
+    torch.mul(o.view(c, H, C, V), scale, out=out_grid)
     saved = Saved(
         layout=layout, rise=rise, end=end, inverse_keys=inverse_keys, levels=levels, F=F, R=R, D=D,
         P=P, L=L, U=U, W=W, M=M, Y=Y_, S=S,
     )  # fmt: skip
-    return out, final, saved
+    return _collect(out, layout, v), final, saved
 
 
 def _chain(
@@ -311,8 +317,8 @@ def backward(
 
     # rows of dO above rows of -d(V - (e^G k) S): both meet the same right-hand sides below
     rows = torch.empty(X, 2, C, V, dtype=dtype)
-    dO = torch.mul(_spread(do, layout, dtype, True), scale).contiguous().view(X, C, V)
-    rows[:, 0] = dO
+    dO = rows[:, 0]
+    torch.mul(_spread(do, layout, dtype, True), scale, out=dO.view(c, H, C, V))
     dS, dinitial = _chain_backward(saved.M, torch.bmm(saved.Y.mT, dO), dfinal, layout, H, N, need_initial)
     N_ = torch.baddbmm(saved.U, saved.W, S, alpha=-1)
     dN = torch.bmm(P.mT, dO).baddbmm_(R, dS)
@@ -325,15 +331,12 @@ def backward(
     dend = torch.mul(R, dR).sum(1).addcmul_(saved.D, torch.mul(dS, S).sum(2))
 
     dT = dR
-    dtile = dtile.transpose(0, 1)
     for level in reversed(saved.levels):
         Y, _, _, s, _ = level.F.shape
-        dtile = dtile.reshape(2, Y, 4 * s, 4 * s)
-        dF, dT = _merge_backward(level, dtile, dF.view(Y, 2, 4 * s, K), dT.reshape(Y, 4 * s, K))
-        tiles = [dtile[:, :, i : i + s, i : i + s] for i in range(0, 4 * s, s)]
-        dtile = torch.stack(tiles, 2)  # [2,Y,4,s,s]
-    ddiag = dtile.reshape(2, X * n, base, base).transpose(0, 1).contiguous().masked_fill_(later, 0)
-    ddiag = ddiag.view(X * n, 2 * base, base)
+        dtile = dtile.view(Y, 2, 4 * s, 4 * s)
+        dF, dT = _merge_backward(level, dtile, dF.view(Y, 2, 4 * s, K), dT.view(Y, 4 * s, K))
+        dtile = torch.stack([dtile[:, :, i : i + s, i : i + s] for i in range(0, 4 * s, s)], 1)  # [Y,4,2,s,s]
+    ddiag = dtile.view(X * n, 2, base, base).masked_fill_(later, 0).view(X * n, 2 * base, base)
     F0 = saved.levels[0].F.view(X * n, 2 * base, K)
     dF = dF.view(X * n, 2 * base, K).baddbmm_(ddiag, saved.inverse_keys)
     dinv = torch.mul(dT.view(X * n, base, K), saved.end.view(X * n, 1, K)).baddbmm_(ddiag.mT, F0)
@@ -343,23 +346,27 @@ def backward(
     dG = torch.mul(F0[:, 0], dF[:, 0]).addcmul_(F0[:, 1], dF[:, 1]).addcmul_(saved.inverse_keys, dinv, value=-1)
     dG = dG.view(X, C, K)
     dG[:, -1] += dend
-    dg = torch.matmul(reverse, dG)
+    dg = torch.bmm(reverse.expand(X, C, C), dG)
 
     block = (c, H, n, base, K)
-    dq = torch.mul(dF.view(c, H, n, 2, base, K)[:, :, :, 0], saved.rise)
+    dF = dF.view(c, H, n, 2, base, K)
+    dq, dq_grid = _home(c, H, K, dtype)
+    torch.mul(dF[:, :, :, 0], saved.rise, out=dq_grid.unflatten(2, (n, base)))
     dkappa = dinv.view(block).div_(saved.rise).view(c, H, C, K)
     ks = _spread(k, layout, dtype, True)
     bs = _spread(beta[..., None], layout, dtype, False)
     dbeta = torch.mul(dkappa, ks).sum(-1, keepdim=True)
-    dk = torch.mul(dF.view(c, H, n, 2, base, K)[:, :, :, 1], saved.rise).view(c, H, C, K).addcmul_(dkappa, bs)
-    return (
-        _collect(dq.view(c, H, C, K), layout, q),
-        _collect(dk, layout, k),
-        _collect(dV.view(c, H, C, V), layout, v),
-        _collect(dg.view(c, H, C, K), layout, g),
-        _collect(dbeta, layout, beta[..., None]).squeeze(-1),
-        dinitial,
-    )
+    dk, dk_grid = _home(c, H, K, dtype)
+    torch.mul(dF[:, :, :, 1], saved.rise, out=dk_grid.unflatten(2, (n, base)))
+    dk_grid.addcmul_(dkappa, bs)
+    dv, dv_grid = _home(c, H, V, dtype)
+    dv_grid.copy_(dV.view(c, H, C, V))
+    dlog, dlog_grid = _home(c, H, K, dtype)
+    dlog_grid.copy_(dg.view(c, H, C, K))
+    db, db_grid = _home(c, H, 1, dtype)
+    db_grid.copy_(dbeta)
+    grads = (_collect(x, layout, like) for x, like in ((dq, q), (dk, k), (dv, v), (dlog, g), (db, beta)))
+    return (*grads, dinitial)
 
 
 class _KDA(torch.autograd.Function):
