@@ -254,6 +254,8 @@ class _Maker:
         child.wide |= place
         if parent.direction == "row" and item.items and item.box.width > 200 and item.kind != "button":
             child.shared.append("fill")
+        if parent.kind == "page" and "pad" not in child.shared and child.tag not in ("img", "svg", "hr"):
+            child.shared.append("gutter")
         if item.grow:
             child.shared.append("grow")
         return child
@@ -278,6 +280,7 @@ class _Maker:
         target = element
         if element.tag == "pre":
             target = Element(tag="code", role="code-lines")
+            element.shared.append("source")
             element.children.append(target)
         over_top, over_bottom, over_left = flow.inside
         single = len(block.rows) == 1 and len(block.rows[0].pieces) == 1
@@ -293,6 +296,9 @@ class _Maker:
         if block.pitch is None or any(flow.inside):
             target.shared.append("lines")
         target.children.extend(self._line(row, block) for row in block.rows)
+        if target is not element:
+            for child in target.children:
+                child.shared.append("source-line")
         first, last = target.children[0], target.children[-1]
         if over_top:
             first.wide["margin-top"] = px(block.rows[0].top + over_top)
@@ -346,7 +352,7 @@ class _Maker:
         look = {k: v for k, v in box_look(node.style).items() if k != "background-color"}
         if node.src is not None:
             attrs = {"src": node.src, "alt": node.alt}
-            return Element(tag="img", role=role, attrs=attrs, look=look, wide=size, node=node)
+            return Element(tag="img", role=role, attrs=attrs, shared=["fluid"], look=look, wide=size, node=node)
         fill = rgb(node.style.background or node.style.color or (204, 204, 204))
         attrs = {"role": "img", "aria-label": node.alt or role, "viewBox": "0 0 1 1", "preserveAspectRatio": "none"}
         rect = Element(tag="rect", role="fill", attrs={"width": "1", "height": "1", "fill": fill})
@@ -370,9 +376,9 @@ class _Maker:
             return Element(tag="span", role=node.kind, look=box_look(node.style), wide=size, text=text, node=node)
         if node.kind == "check":
             return self._check(node, size)
-        element = Element(tag=node.kind, role=node.kind, look=box_look(node.style), wide=size, node=node)
-        if node.style.border_width <= 0:
-            element.look["border"] = "0"
+        element = Element(
+            tag=node.kind, role=node.kind, shared=["field"], look=box_look(node.style), wide=size, node=node
+        )
         if node.style.background is None:
             element.look["background-color"] = "transparent"
         block = flow.text

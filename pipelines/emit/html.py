@@ -8,15 +8,15 @@ from watersmeet.pipelines.emit.fonts import FAMILIES
 from watersmeet.pipelines.emit.style import SHARED, Declarations, px, rgb
 
 RESET = """\
-*, *::before, *::after { box-sizing: border-box; min-width: 0; }
+*, *::before, *::after { box-sizing: border-box; min-width: 0; border: 0 solid; }
 body, h1, h2, h3, h4, p, ul, pre { margin: 0; padding: 0; }
 h1, h2, h3, h4, th, pre, code, button, input, select, textarea { font: inherit; letter-spacing: inherit; color: inherit; }
 ul { list-style: none; }
 a { display: block; color: inherit; text-decoration: none; }
 p, label, pre, li, td, th { display: block; padding: 0; text-align: left; }
-hr { margin: 0; border: 0; }
+hr { margin: 0; }
 img, svg { display: block; max-width: 100%; }
-button { appearance: none; padding: 0; border: 0; border-radius: 0; background: none; cursor: pointer; }
+button { appearance: none; padding: 0; border-radius: 0; background: none; cursor: pointer; }
 button, input, select, textarea { display: block; }
 input, select, textarea { margin: 0; padding: 0; border-radius: 0; max-width: 100%; }
 textarea { resize: none; }
@@ -146,17 +146,11 @@ class Sheet:
         out.append(f"\n/* where things stand in a window of {page.width:g} px */")
         out.append(f"@media (min-width: {page.breakpoint}px) {{")
         out.append("  body { white-space: nowrap; overflow-x: clip; }")
-        out.append("  pre { white-space: pre; }")
         out.extend("  " + line for line in self._shared("wide"))
         out.extend("  " + rule(f".{name}", declarations) for name, declarations in self.places.items())
         out.append("}")
         out.append("\n/* narrow windows: rows wrap, lines flow, nothing is wider than the window */")
         out.append(f"@media (max-width: {page.breakpoint - 0.02:g}px) {{")
-        out.append("  img { height: auto; }")
-        out.append("  input, select, textarea { min-height: 36px; padding: 6px 10px; }")
-        out.append("  pre { white-space: pre-wrap; }")
-        out.append("  pre span { display: block; }")
-        out.append("  body > :not(.pad):not(img):not(svg):not(hr) { padding-inline: 16px; }")
         out.extend("  " + line for line in self._shared("small"))
         out.append("}")
         return "\n".join(out) + "\n"

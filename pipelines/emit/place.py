@@ -101,7 +101,7 @@ def _place_across(item: Flow, x0: float, x1: float) -> None:
 
 def _is_bare(item: Flow) -> bool:
     """Whether the item is text without a visible box."""
-    return item.node is None or item.text is not None and item.box == item.text.box
+    return item.node is None or (item.text is not None and item.box == item.text.box)
 
 
 def _row(flow: Flow, x0: float, y0: float, x1: float, y1: float) -> tuple[float, float]:

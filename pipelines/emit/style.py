@@ -60,8 +60,13 @@ SHARED: dict[str, Shared] = {
     "back": Shared(small={"width": "100%", "height": "100%", "object-fit": "cover"}),
     "fill": Shared(small={"flex": "1 1 240px"}),
     "pad": Shared(small={"padding": "12px 16px"}),
+    "gutter": Shared(small={"padding-inline": "16px"}),
+    "fluid": Shared(small={"height": "auto"}),
+    "field": Shared(small={"min-height": "36px", "padding": "6px 10px"}),
+    "source": Shared(wide={"white-space": "pre"}, small={"white-space": "pre-wrap"}),
     "grow": Shared(wide={"flex": "1 1 0"}),
     "line": Shared(wide={"display": "block"}),
+    "source-line": Shared(always={"display": "block"}),
     "lines": Shared(wide={"display": "flex", "flex-direction": "column"}),
     "pieces": Shared(wide={"display": "flex"}),
 }
