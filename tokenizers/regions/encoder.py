@@ -11,9 +11,12 @@ from PIL import Image
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.core.stream import Span, content_key
 from watersmeet.tokenizers.regions import features
+from watersmeet.tokenizers.regions.boxes import measure_box
 from watersmeet.tokenizers.regions.describe import arrange_nested, describe
-from watersmeet.tokenizers.regions.glyphs import TextLook, measure_text, measure_texts
+from watersmeet.tokenizers.regions.glyphs import TextLook, coverage, ink_and_paper, measure_text, measure_texts
 from watersmeet.tokenizers.regions.shapes import as_array, find_shapes
+
+RGB = tuple[int, int, int]
 
 VERSION = 1
 """Part of every key; raised when equal regions and settings would give other tokens than before."""
@@ -57,10 +60,12 @@ class Encoder:
     """Encodes the plain form of a `Regions` record, or a picture, which is read first (text recognition: seconds).
 
     settings: see `DEFAULTS`. There are no files. The measuring functions of this room are attributes, so that a
-    pipeline can use them through the registry: `describe`, `read`, `find_shapes`, `measure_text`.
+    pipeline can use them through the registry: `describe`, `read`, `find_shapes`, `measure_text`, `measure_texts`,
+    `measure_box`, `ink_of`.
     """
 
     describe = staticmethod(describe)
+    measure_box = staticmethod(measure_box)
     find_shapes = staticmethod(find_shapes)
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
@@ -81,6 +86,26 @@ class Encoder:
     def measure_texts(image: Any, texts: Sequence[tuple[tuple[float, float, float, float], str]]) -> list[TextLook]:
         """The same for all lines of a page, (box, text) each: their families are decided together."""
         return measure_texts(as_array(image), texts)
+
+    @staticmethod
+    def ink_of(crop_hw3: Any) -> tuple[RGB, RGB, bool, Any]:
+        """(ink colour, paper colour, paper is flat, coverage [h, w] float32 0..1) of a uint8 crop [h, w, 3]."""
+        ink, paper, flat = ink_and_paper(crop_hw3)
+        return ink, paper, flat, coverage(crop_hw3, ink, paper)
+
+    def shift(self, data: torch.Tensor, offset_t: int, offset_s: int) -> torch.Tensor:
+        """A copy of encoded rows [n, F] whose reference and parent indices are moved on, modulo the limits.
+
+        Equal to encoding the same regions with these offsets added; needs no regions, so cached rows can be varied.
+        """
+        out = data.clone()
+        limit_t, limit_s = self.settings["max_texts"], self.settings["max_shapes"]
+        is_text = data[:, 0] == 0
+        out[:, -1] = torch.where(is_text, (data[:, -1] + offset_t) % limit_t, (data[:, -1] + offset_s) % limit_s)
+        column = list(features.COLUMNS).index("parent")
+        parent = data[:, column]
+        out[:, column] = torch.where(parent > 0, 1 + (parent - 1 + offset_s) % limit_s, parent)
+        return out
 
     @staticmethod
     def read(image: Image.Image) -> dict[str, Any]:

@@ -70,15 +70,21 @@ def glyph(family: str, weight: int, char: str) -> Glyph:
     left, top, right, bottom = font.getbbox(char, anchor="ls")
     if right <= left or bottom <= top or char.isspace():
         return Glyph(advance=advance, left=0.0, right=0.0, top=0.0, bottom=0.0, area=0.0)
-    picture = Image.new("L", (int(right - left) + 4, int(bottom - top) + 4))
-    ImageDraw.Draw(picture).text((2 - left, 2 - top), char, fill=255, font=font, anchor="ls")
+    # Pillow's own box reaches to the advance, so the ink's box is taken from a drawing
+    margin = _EM // 2
+    picture = Image.new("L", (int(right - left) + 2 * margin, int(bottom - top) + 2 * margin))
+    origin = margin - left, margin - top
+    ImageDraw.Draw(picture).text(origin, char, fill=255, font=font, anchor="ls")
+    ink = picture.point(lambda value: 255 if value >= 96 else 0).getbbox()
+    if ink is None:
+        return Glyph(advance=advance, left=0.0, right=0.0, top=0.0, bottom=0.0, area=0.0)
     area = sum(value * count for value, count in enumerate(picture.histogram())) / 255 / _EM**2
     return Glyph(
         advance=advance,
-        left=left / _EM,
-        right=right / _EM,
-        top=-top / _EM,
-        bottom=-bottom / _EM,
+        left=(ink[0] - origin[0]) / _EM,
+        right=(ink[2] - origin[0]) / _EM,
+        top=(origin[1] - ink[1]) / _EM,
+        bottom=(origin[1] - ink[3]) / _EM,
         area=area,
     )
 

@@ -158,6 +158,9 @@ def measure_text(image_HW3: NDArray[np.uint8], box: tuple[float, float, float, f
     cut = box[1] <= 0.5 or box[3] >= height - 0.5  # the picture ends inside the line: its height says nothing
     faces = _faces(text.strip(), right - left, 0.0 if cut else bottom - top, float(glyph_ink.sum()), flat and not cut)
     best = min(faces, key=lambda f: f.cost) if faces else Face(family="sans", weight=400, size=guess, cost=0.0)
+    if cut:  # of the width, too, only a part may show
+        faces = [replace(f, size=max(f.size, 0.8 * (box[3] - box[1]))) for f in faces]
+        best = replace(best, size=max(best.size, 0.8 * (box[3] - box[1])))
     return TextLook(
         color=color,
         background=paper,

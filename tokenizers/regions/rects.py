@@ -37,7 +37,7 @@ class Rect:
         return self.bounds[3] - self.bounds[1]
 
 
-def _corner_radius(missing: float) -> float:
+def corner_radius(missing: float) -> float:
     """Radius whose quarter circle leaves `missing` pixels uncovered, half-covered edge pixels included.
 
     A quarter circle misses (1 - pi/4) r^2; about r of its edge pixels are mixed colours and do not belong to the area.
@@ -71,7 +71,7 @@ def fit_rect(mask: NDArray[np.bool_]) -> tuple[float, int] | None:
             corners.append(0.0)
             continue
         stop = int(np.argmax(side <= 0)) if (side <= 0).any() else reach
-        corners.append(_corner_radius(float(side[:stop].sum())))
+        corners.append(corner_radius(float(side[:stop].sum())))
     radius = min(float(np.median(corners)), k)
     inset = int(min(np.ceil(radius), k - 1)) if k > 1 else 0
     rows, columns = slice(inset, height - inset), slice(inset, width - inset)
@@ -105,7 +105,7 @@ def fit_rect(mask: NDArray[np.bool_]) -> tuple[float, int] | None:
     return radius, thickness
 
 
-def _line(image: NDArray, bounds: Bounds, side: str, depth: int) -> NDArray | None:
+def line_beside(image: NDArray, bounds: Bounds, side: str, depth: int) -> NDArray | None:
     """Pixels of the line `depth` px outside (>= 0) or inside (< 0) one side, without its corners; None beyond the edge."""
     x0, y0, x1, y1 = bounds
     height, width = image.shape[:2]
@@ -133,11 +133,11 @@ def color_distance(a: RGB, b: RGB) -> int:
     return max(abs(int(p) - int(q)) for p, q in zip(a, b, strict=True))
 
 
-def _walk_out(image: NDArray, bounds: Bounds, side: str, inner: RGB) -> tuple[int, RGB | None, RGB | None, int]:
+def walk_out(image: NDArray, bounds: Bounds, side: str, inner: RGB) -> tuple[int, RGB | None, RGB | None, int]:
     """Walk outwards over one side: (border width, border colour, settled colour outside, px of soft shadow)."""
     colors: list[RGB] = []
     for depth in range(MAX_BORDER + 4):
-        line = _line(image, bounds, side, depth)
+        line = line_beside(image, bounds, side, depth)
         if line is None or not len(line):
             break
         color, share = main_color(line)
@@ -180,7 +180,7 @@ def _walk_out(image: NDArray, bounds: Bounds, side: str, inner: RGB) -> tuple[in
 
 def add_border(image: NDArray, rect: Rect) -> tuple[Rect, list[RGB | None]]:
     """Look around a filled box for a border: the box with it, and the colours that surround it (t, r, b, l)."""
-    found = {side: _walk_out(image, rect.bounds, side, rect.color) for side in "trbl"}
+    found = {side: walk_out(image, rect.bounds, side, rect.color) for side in "trbl"}
     outside = [found[side][2] for side in "trbl"]
     widths = [found[side][0] for side in "trbl"]
     colors = [found[side][1] for side in "trbl"]
@@ -222,7 +222,10 @@ def is_soft_ring(image: NDArray, rect: Rect) -> bool:
         return False
     soft = 0
     for side in "trbl":
-        outer, inner = _line(image, rect.bounds, side, 0), _line(image, (x0 + b, y0 + b, x1 - b, y1 - b), side, -1)
+        outer, inner = (
+            line_beside(image, rect.bounds, side, 0),
+            line_beside(image, (x0 + b, y0 + b, x1 - b, y1 - b), side, -1),
+        )
         steps = [
             color_distance(main_color(line)[0], color) for line in (outer, inner) if line is not None and len(line)
         ]
@@ -239,7 +242,6 @@ def boxes_from_lines(areas: Areas, image: NDArray, across: NDArray, down: NDArra
         return []
     order = np.argsort(areas.x0_C[down], kind="stable")
     down = down[order]
-    height, width = image.shape[:2]
     flat = image.reshape(-1, 3)
     color_down = flat[areas.first_C[down]].astype(np.int16)
     color_across = flat[areas.first_C[across]].astype(np.int16)
@@ -269,7 +271,8 @@ def boxes_from_lines(areas: Areas, image: NDArray, across: NDArray, down: NDArra
                 continue
             top, bottom = above[np.argmax(y0[above])], below[np.argmin(y1[below])]
             bounds = (left, int(y0[top]), right, int(y1[bottom]))
-            if bounds[3] - bounds[1] < 8:
+            # round corners take as much from the sides as from the top; else the lines belong to two boxes
+            if bounds[3] - bounds[1] < 8 or abs((int(x0[top]) - left) - (int(y0[a]) - bounds[1])) > 4:
                 continue
             thickness = int(min(x1[a] - x0[a], y1[top] - y0[top]))
             inner = image[
@@ -281,7 +284,7 @@ def boxes_from_lines(areas: Areas, image: NDArray, across: NDArray, down: NDArra
             color, _ = main_color(inner[:: max(1, inner.shape[0] // 64), :: max(1, inner.shape[1] // 64)])
             radius = float(max(x0[top] - left, y0[a] - bounds[1]))
             # the lines end where the curve leaves their first pixel: about sqrt(2 r) px before the corner's own end
-            radius = radius + np.sqrt(radius) * 0.5 if radius > 1 else radius
+            radius = radius + float(np.sqrt(radius)) * 0.5 if radius > 1 else radius
             out.append(
                 Rect(
                     bounds=bounds,

@@ -142,7 +142,7 @@ class _Finder:
             mask = areas.mask(index)
             fit = fit_rect(mask)
             if fit is None:
-                if areas.size_C[index] >= 0.02 * self.height * self.width and self._straight(mask):
+                if self._is_ground(bounds, mask, index, areas):
                     self._explain(bounds, mask)
                 continue
             radius, thickness = fit
@@ -176,6 +176,14 @@ class _Finder:
 
     def _explain(self, bounds: Bounds, mask: NDArray[np.bool_]) -> None:
         self.base[bounds[1] : bounds[3], bounds[0] : bounds[2]] |= mask
+
+    def _is_ground(self, bounds: Bounds, mask: NDArray[np.bool_], index: int, areas: Areas) -> bool:
+        """True for a large area that is no box but the ground other things stand on, not the ground of a drawing."""
+        if areas.size_C[index] < 0.02 * self.height * self.width or not self._straight(mask):
+            return False
+        x, y = areas.first_C[index] % self.width, areas.first_C[index] // self.width
+        color: RGB = tuple(int(v) for v in self.image[y, x])
+        return color_distance(color, self.background) < 4 or self._has_text(bounds)
 
     @staticmethod
     def _straight(mask: NDArray[np.bool_]) -> bool:
