@@ -9,60 +9,60 @@ from typing import Any
 from watersmeet.pipelines.data.collect import CHUNK, collect_chunk
 from watersmeet.pipelines.data.generator.pictures import write_pictures
 from watersmeet.pipelines.data.plan import Job, plan
-from watersmeet.pipelines.data.samples import measure_chunk
+from watersmeet.pipelines.data.samples import VARIANTS, measure_chunk
 from watersmeet.pipelines.data.workers import run_chunks
 
 
-def _collect(jobs: list[Job], root: Path, path: Path) -> None:
+def planned(root: Path, split: str, *, real: int, generated: int, first: int = 0) -> list[Job]:
+    """The views of `split`; a plan that was begun (`raw/<split>/plan.json`) is kept, so that a build can go on."""
+    listing = root / "raw" / split / "plan.json"
+    if listing.exists():
+        return [Job(**item) for item in json.loads(listing.read_text("utf-8"))]
+    write_pictures(root / "pictures")
+    jobs = plan(root, split, real=real, generated=generated, first=first)
+    listing.parent.mkdir(parents=True, exist_ok=True)
+    part = listing.with_suffix(".part")
+    part.write_text(json.dumps([job.to_json() for job in jobs]), "utf-8")
+    part.replace(listing)
+    return jobs
+
+
+def make_chunk(jobs: list[Job], root: Path, raw: Path, variants: int, path: Path) -> None:
+    """One chunk through both stages: render `jobs` to `raw` unless that is done, then write the samples to `path`."""
     from watersmeet.pipelines.browser.render import Browser
 
-    collect_chunk(jobs, root, path, Browser)
+    if not raw.exists():
+        collect_chunk(jobs, root, raw, Browser)
+    measure_chunk(raw, variants, path)
 
 
-def collect(
+def build(
     root: Path,
     split: str,
+    out: Path,
     *,
     real: int,
     generated: int,
     first: int = 0,
-    name: str | None = None,
+    variants: int = VARIANTS,
     processes: int = 2,
     limit: int | None = None,
     say: Callable[[str], None] = print,
-) -> Path:
-    """Render the plan's views into `root`/raw/`name`; a plan that was begun goes on where it stopped. Returns the folder."""
-    folder = root / "raw" / (name or split)
-    folder.mkdir(parents=True, exist_ok=True)
-    listing = folder / "plan.json"
-    if listing.exists():
-        jobs = [Job(**item) for item in json.loads(listing.read_text("utf-8"))]
-    else:
-        write_pictures(root / "pictures")
-        jobs = plan(root, split, real=real, generated=generated, first=first)
-        part = listing.with_suffix(".part")
-        part.write_text(json.dumps([job.to_json() for job in jobs]), "utf-8")
-        part.replace(listing)
-    tasks = [(folder / f"chunk-{k // CHUNK:05d}.zip", (jobs[k : k + CHUNK], root)) for k in range(0, len(jobs), CHUNK)]
-    run_chunks(_collect, tasks[:limit], processes=processes, say=say)
-    return folder
+) -> dict[str, Any]:
+    """Samples of `split` in the folder `out`; whatever is there already stays. Returns `stats`.
 
-
-def measure(
-    root: Path,
-    name: str,
-    out: Path,
-    *,
-    variants: int = 3,
-    processes: int = 2,
-    say: Callable[[str], None] = print,
-) -> dict[str, int]:
-    """Samples in `out` from all chunks collected as `name`; chunks that are there already stay. Returns counts."""
+    Stop it at any moment and call it again: chunks are written beside and renamed. Delete a chunk below `out` to have
+    it measured anew, and its file below `raw` to have it rendered anew. `limit` takes only so many chunks of the plan.
+    """
+    jobs = planned(root, split, real=real, generated=generated, first=first)
+    raw = root / "raw" / split
+    tasks = []
+    for number, at in enumerate(range(0, len(jobs), CHUNK)):
+        name = f"chunk-{number:05d}"
+        tasks.append((out / name, (jobs[at : at + CHUNK], root, raw / f"{name}.zip", variants)))
     out.mkdir(parents=True, exist_ok=True)
-    sources = sorted((root / "raw" / name).glob("chunk-*.zip"))
-    tasks = [(out / source.stem, (source, variants)) for source in sources]
-    run_chunks(measure_chunk, tasks, processes=processes, say=say)
-    return stats(out)["counts"]
+    run_chunks(make_chunk, tasks[:limit], processes=processes, say=say)
+    return stats(out)
 
 
 def stats(out: Path) -> dict[str, Any]:

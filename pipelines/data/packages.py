@@ -60,7 +60,7 @@ PACKAGES: tuple[Package, ...] = (
         pages=("dist/govuk/components/*/*.html",),
         cap=0,  # fragments without a page around them: the generator places several on one page
     ),
-    Package(name="libjs-spectre-docs", client="apt", pages=_DOC, weight=4),
+    Package(name="libjs-spectre-docs", client="apt", pages=_DOC, weight=2.5),
     Package(name="node-nouislider-doc", client="apt", pages=_DOC, skip="tests/", weight=2),
     # documentation sites
     Package(

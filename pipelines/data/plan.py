@@ -45,13 +45,14 @@ def _views(item: Package, page: Path, root: Path, rng: random.Random, variants: 
     html = page.read_text("utf-8", "replace")
     name = str(page.relative_to(root))
     for variant in range(variants):
-        for (width, height), share in ((DESKTOP, 1.0), (PHONE, 0.5)):
+        for (width, height), share in ((DESKTOP, 1.0), (PHONE, 0.3)):
             tall = visible_height(html, width)
             stops = [0] + [rng.randrange(0, max(1, tall - height)) // 8 * 8 for _ in range(5)]
             for k, scroll in enumerate(stops):
                 if k and tall < height * 1.2 * k:
                     continue
-                late = (0.55 * k + rng.random()) / (share * item.weight) + variant * 0.04
+                poor = 1.2 if tall < height * 0.55 + 500 else 0.0  # little to see: only when nothing better is left
+                late = (0.55 * k + rng.random() + poor) / (share * item.weight) + variant * 0.04
                 key = f"{item.folder}-{page.stem}-{len(name)}-{variant}-{width}-{scroll}"
                 yield late, Job(id=re.sub(r"[^\w.-]", "_", key)[:110], package=item.name, page=name, width=width, height=height, scroll=scroll, variant=variant)
 
@@ -74,14 +75,14 @@ def real_jobs(root: Path, split: str) -> list[Job]:
 
 
 def generated_jobs(count: int, first: int = 0) -> list[Job]:
-    """Views of generated pages, one or two of each page; three in ten are phone pages."""
+    """Views of generated pages, one or two of each page; one in five is a phone page."""
     out: list[Job] = []
     number = first
     while len(out) < count:
         rng = random.Random(f"view {number}")
-        phone = rng.random() < 0.3
+        phone = rng.random() < 0.2
         width, height = PHONE if phone else DESKTOP
-        for k in range(1 if rng.random() < 0.6 else 2):
+        for k in range(1 if rng.random() < 0.5 else 2):
             scroll = 0 if k == 0 else rng.randrange(200, 1200) // 8 * 8
             out.append(Job(id=f"generated-{number}-{width}-{scroll}", package="generated", page=str(number), width=width, height=height, scroll=scroll))
         number += 1

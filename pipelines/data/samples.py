@@ -170,7 +170,10 @@ def measure_chunk(source: Path, variants: int, path: Path) -> None:
     settings = {name: enc[name].settings for name in ("image", "regions")}
     index = {"settings": settings, "counts": dict(counts), "samples": entries}
     (part / "index.json").write_text(json.dumps(index), "utf-8")
-    os.replace(part, path)
+    if path.exists():  # another build was quicker
+        shutil.rmtree(part)
+    else:
+        os.replace(part, path)
 
 
 class DataError(WatersmeetError):

@@ -1,0 +1,68 @@
+"""`watersmeet data`: build, inspect and count training data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Build or inspect training data.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def build(
+    root: Annotated[Path, typer.Option(metavar="DIR", help="Folder for packages, pages and samples.")] = Path("data"),
+    real: Annotated[int, typer.Option(min=0, help="Most views of package pages.")] = 6000,
+    generated: Annotated[int, typer.Option(min=0, help="Views of generated pages.")] = 4500,
+    validation: Annotated[int, typer.Option(min=0, help="Most views of the validation packages.")] = 120,
+    variants: Annotated[int, typer.Option(min=1, max=8, help="Readings of each view, the first without faults.")] = 3,
+    processes: Annotated[int, typer.Option(min=1, help="Browsers at work at once.")] = 2,
+    fetch: Annotated[bool, typer.Option(help="Fetch missing packages with npm and apt-get.")] = True,
+) -> None:
+    """Fetch packages, render their pages and generated ones, and write samples. Stop it at any time; it goes on from there."""
+    from watersmeet.pipelines.data import build as work
+    from watersmeet.pipelines.data.packages import fetch as fetch_packages
+
+    root.mkdir(parents=True, exist_ok=True)
+    if fetch:
+        fetch_packages(root, say=typer.echo)
+    for split, name, count, extra in (("val", "val", validation, 0), ("train", "nano", real, generated)):
+        if count or extra:
+            out = root / name
+            work.build(
+                root, split, out, real=count, generated=extra, variants=variants, processes=processes, say=typer.echo
+            )
+            _print_stats(out)
+
+
+@app.command()
+def stats(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of samples.")] = Path("data/nano"),
+) -> None:
+    """Print counts and spreads of the samples in a folder."""
+    _print_stats(path)
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of samples.")],
+    which: Annotated[str, typer.Argument(metavar="SAMPLE", help="Running number or id.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.png", help="Picture to write; a .txt lies beside it.")] = Path("sample.png"),
+) -> None:
+    """Draw one sample: the tree's boxes left, the regions right, and the markup."""
+    from watersmeet.pipelines.data.show import draw_sample
+
+    picture, about = draw_sample(path, which)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(out)
+    out.with_suffix(".txt").write_text(about, "utf-8")
+    typer.echo(f"{about.splitlines()[0]}\n{out}")
+
+
+def _print_stats(path: Path) -> None:
+    from watersmeet.pipelines.data.build import stats as count
+
+    for name, value in count(path).items():
+        typer.echo(f"{name}: {json.dumps(value, ensure_ascii=False)}")
