@@ -29,7 +29,7 @@ MEANINGS = {
     "boxes": "F1 of pictures, buttons and inputs at an overlap of 0.5",
     "role": "share of lines that kept their kind: heading, link or button, field, label, code, cell, item",
     "fits": "no sideways scroll and no cut line at 390 px, as far as the reference has none",
-    "flow": "1 minus the share of text in absolutely positioned elements",
+    "flow": "1 minus the share of text in absolutely positioned elements, beyond the reference's own",
     "own_pixels": "1 unless pictures cover more of the page than in the reference, as a pasted screenshot does",
 }
 
@@ -86,10 +86,11 @@ def score_pages(
     boxes = None if reference.boxes is None else _boxes_f1(reference.boxes, result.boxes or ())
     role = _role(matching, reference.lines, result.lines)
     fits = _fits(result_390, reference_390)
-    flow = 1.0 - result.absolute_share
+    flow = 1.0 - max(0.0, result.absolute_share - reference.absolute_share)
     known = [v for v in (boxes, role, block * flow, block * fits) if v is not None]
     return Scores(
-        look=(content + line_iou + fill + ssim) / 4,
+        # without a line to find, finding none is no merit
+        look=(content + line_iou + fill + ssim) / 4 if reference.lines else (fill + ssim) / 2,
         code=sum(known) / len(known),
         content=content,
         block=block,

@@ -75,7 +75,7 @@ def by_model(model: LocalModel, browser: Browser, **options: Any) -> Method:
         shown = None if options.get("blank") else picture
         proposal = propose(model, shown, regions, show_regions=not options.get("no_regions", False))
         tree = crop_pictures(measure_tree(proposal.tree, picture, regions), picture, folder)
-        judge = Judge(browser, facts_from_picture(picture, regions.texts))
+        judge = Judge(browser, facts_from_picture(picture, regions.texts, regions.shapes))
         best = judge_all(alternatives(tree), judge, folder, lambda share: None)[0]
         write_files(folder, emit(best.tree, "html"))
 
@@ -122,8 +122,8 @@ class Bench:
         return rows
 
     def _reference(self, view: View) -> tuple[PageFacts, PageFacts, Image.Image]:
-        page = self.browser.open(view.page, view.width, view.height)
-        narrow = self.browser.open(view.page, PHONE_WIDTH, PHONE_HEIGHT)
+        page = self.browser.open(view.page, width=view.width, height=view.height)
+        narrow = self.browser.open(view.page, width=PHONE_WIDTH, height=PHONE_HEIGHT)
         return facts_from_page(page), facts_from_page(narrow), page.screenshot
 
     def _regions(self, picture: Image.Image) -> Regions:

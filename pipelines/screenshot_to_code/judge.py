@@ -32,8 +32,8 @@ class Judge:
         """Render the page file `index` and score it. Raises RenderError if the browser cannot show it."""
         width, height = self.reference.width, self.reference.height
         # scripts stay off: the code is judged by what it shows, and a server's answer is not trusted
-        page = self.browser.open(index, width, height, javascript=False)
-        narrow = self.browser.open(index, PHONE_WIDTH, PHONE_HEIGHT, javascript=False)
+        page = self.browser.open(index, width=width, height=height, javascript=False)
+        narrow = self.browser.open(index, width=PHONE_WIDTH, height=PHONE_HEIGHT, javascript=False)
         scores = score_pages(self.reference, facts_from_page(page), facts_from_page(narrow), self.reference_390)
         return Judged(page=page, scores=scores)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.core.errors import RenderError, UsageError
+from watersmeet.pipelines.browser.find import find_chromium
 from watersmeet.pipelines.browser.render import Browser
 from watersmeet.pipelines.emit import emit
 from watersmeet.pipelines.layout.propose import propose
@@ -150,11 +151,11 @@ def _encoders(model: Any) -> dict[str, Any]:
 def _judge(shot: Screenshot, stack: ExitStack) -> tuple[Judge | None, str]:
     """A judge with a browser of its own, or the reason why there is none."""
     try:
-        browser = stack.enter_context(Browser())
-        browser.start()
+        find_chromium()
     except RenderError as error:
         return None, str(error)
-    return Judge(browser, facts_from_picture(shot.picture, shot.regions.texts)), ""
+    browser = stack.enter_context(Browser())
+    return Judge(browser, facts_from_picture(shot.picture, shot.regions.texts, shot.regions.shapes)), ""
 
 
 def _moved(result: Result, out_dir: Path) -> Result:

@@ -68,6 +68,8 @@ def test_a_blank_page_is_zero_where_it_counts():
     scores = score_pages(PAGE, empty, empty, PAGE)
     assert scores.look < 0.01 and scores.code < 0.01
     assert score_pages(empty, empty).look == 1.0
+    pictures = facts((), BOXES)
+    assert score_pages(pictures, empty).look < 0.01 and score_pages(pictures, pictures).look == 1.0
 
 
 def test_a_failed_page_is_zero_everywhere():
@@ -117,6 +119,8 @@ def test_a_pasted_screenshot_does_not_pay():
 def test_absolute_elements_and_sideways_scroll_each_cost_a_part_of_code():
     absolute = score_pages(PAGE, replace(PAGE, absolute_share=1.0), PAGE, PAGE)
     assert absolute.code == pytest.approx(0.75) and absolute.look == 1.0
+    own = replace(PAGE, absolute_share=0.6)
+    assert score_pages(own, own, own, own).code == 1.0
     wide = replace(PAGE, overflow_x=200.0)
     assert score_pages(PAGE, PAGE, wide, PAGE).code == pytest.approx(0.75)
     assert score_pages(PAGE, PAGE, wide, wide).code == 1.0
