@@ -26,9 +26,10 @@ import numpy as np
 
 from watersmeet.core.errors import WatersmeetError
 from watersmeet.pipelines.data.collect import Record, read_chunk
-from watersmeet.pipelines.data.reading import seen_lines, worn
+from watersmeet.pipelines.data.reading import Bounds, seen_lines, worn
 from watersmeet.pipelines.layout import markup
 from watersmeet.pipelines.layout.regions import Regions
+from watersmeet.pipelines.layout.tree import Node
 
 VARIANTS = 3
 MAX_TEXTS = 230
@@ -36,6 +37,7 @@ MAX_SHAPES = 150
 MIN_TEXTS = 3
 MAX_SYMBOLS = 1400
 MIN_COVER = 0.8  # share of the clean texts that the markup must refer to
+READ_PICTURES = 0.35  # share of the views whose pictures are searched for texts
 
 
 class Rejected(Exception):
@@ -81,16 +83,20 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     seen = seen_lines([((line.box.x0, line.box.y0, line.box.x1, line.box.y1), line.text) for line in lines], frames)
     if not MIN_TEXTS <= len(seen) <= MAX_TEXTS:
         raise Rejected("too many texts" if len(seen) > MAX_TEXTS else "fewer than three lines")
+    lines_seen = len(seen)
+    words = "\n".join(sorted(text for _, text in seen))
+    rng = random.Random(f"worn {record.job['id']}")
+    if rng.random() < READ_PICTURES:
+        seen = seen + _read_pictures(record, tree, seen, enc)
     clean = enc["regions"].describe(record.picture, seen)
     if len(clean["shapes"]) > MAX_SHAPES:
         raise Rejected("too many shapes")
-    rng = random.Random(f"worn {record.job['id']}")
     made: list[tuple[np.ndarray, list[str]]] = []
     for k in range(variants):
         regions = clean if k == 0 else worn(clean, rng)
         written = markup.encode(tree, Regions.from_json(regions))
         if k == 0:
-            _check(written, clean)
+            _check(written, lines_seen)
         if len(written) > MAX_SYMBOLS or len(regions["texts"]) > markup.MAX_TEXTS or len(regions["shapes"]) > markup.MAX_SHAPES:
             continue
         span = enc["regions"].encode(regions)[0]
@@ -99,7 +105,6 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     if not made:
         raise Rejected("markup is too long")
     picture = enc["image"].encode(record.picture)[0]
-    words = "\n".join(sorted(text for _, text in seen))
     detail = record.job | {"tree": tree.to_json(), "regions": clean, "markup": " ".join(made[0][1])}
     return Sample(
         detail=detail,
@@ -110,9 +115,23 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     )
 
 
-def _check(written: list[str], clean: dict[str, Any]) -> None:
+def _read_pictures(record: Record, tree: Node, seen: list[Any], enc: dict[str, Any]) -> list[tuple[Bounds, str, float]]:
+    """Texts inside charts and photos, really read: no line of the page, but any reader returns them."""
+    found: list[tuple[Bounds, str, float]] = []
+    pictures = [n.box for n in tree.walk() if n.kind == "img" and n.box.width >= 110 and n.box.height >= 70 and n.box.area < 200_000]
+    free = [b for b in pictures if not any(b.x0 <= (t[0] + t[2]) / 2 <= b.x1 and b.y0 <= (t[1] + t[3]) / 2 <= b.y1 for t, _ in seen)]
+    for box in sorted(free, key=lambda b: -b.area)[:2]:
+        x, y = max(0, int(box.x0)), max(0, int(box.y0))
+        crop = record.picture.crop((x, y, min(record.picture.width, int(box.x1)), min(record.picture.height, int(box.y1))))
+        for text in enc["regions"].read(crop)["texts"]:
+            b = text["box"]
+            found.append(((b["x0"] + x, b["y0"] + y, b["x1"] + x, b["y1"] + y), text["text"], text["confidence"]))
+    return found
+
+
+def _check(written: list[str], lines: int) -> None:
     used = {s for s in written if s.startswith("<t") and s[2:-1].isdigit()}
-    if len(used) < MIN_COVER * len(clean["texts"]):
+    if len(used) < MIN_COVER * lines:
         raise Rejected("markup leaves texts out")
     if len(written) > MAX_SYMBOLS:
         raise Rejected("markup is too long")

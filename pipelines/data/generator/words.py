@@ -50,11 +50,14 @@ HEADS = (
 ).split("|")
 
 
+_RUDE = ("fuck", "shit", "bitch", "damn", "sex", "porn", "nigg", "dick", "cock", "puss", "rape", "kill", "whore", "nazi")
+
+
 @cache
 def _frequent(language: str) -> tuple[str, ...]:
     from wordfreq import top_n_list
 
-    words = [w for w in top_n_list(language, 2500) if w.isalpha()]
+    words = [w for w in top_n_list(language, 2500) if w.isalpha() and not w.startswith(_RUDE)]
     return tuple(words)
 
 
