@@ -96,6 +96,7 @@ class _Builder:
         painted = not transparent and dom.painted(i) and not self._plain_cell(i)
         if picture and parts:  # content on top of a background picture
             parts = [Node(kind="img", box=_box(element["vis"])), *parts]
+        parts = _without_tints(parts)
         if kind is None and transparent:
             return parts
         if painted:
@@ -118,8 +119,6 @@ class _Builder:
         style = self._paint(i)
         if not parts and len(self.loose) == before:
             return self._bare(i, box, style)
-        if any(p.kind == "img" and _close(p.box, box) for p in parts):
-            parts = [p for p in parts if not (p.kind == "card" and not p.children and _close(p.box, box))]  # a tint
         waiting = self.loose[before:]
         del self.loose[before:]
         inside = []
@@ -365,6 +364,16 @@ def _ordered(nodes: list[Node]) -> list[Node]:
     if len(nodes) < 2:
         return nodes
     return [nodes[k] for k in xy_cut([n.box for n in nodes]).order()]
+
+
+def _without_tints(nodes: list[Node]) -> list[Node]:
+    """Drop empty boxes that lie exactly on a picture: the picture as it is seen has their colour already."""
+    pictures = [n.box for n in nodes if n.kind == "img"]
+    return [
+        n
+        for n in nodes
+        if not (n.kind == "card" and not n.children and any(n.box.iou(box) > 0.9 for box in pictures))
+    ]
 
 
 def _merged(under: Style, top: Style) -> Style:

@@ -10,7 +10,7 @@
     "time", "week"]);
   const PRESSED = new Set(["submit", "button", "reset"]);
   const PRIVATE = /[\uE000-\uF8FF]|[\u{F0000}-\u{10FFFD}]/gu;
-  const PICTOGRAPH = /^[\p{Extended_Pictographic}\u{1F1E6}-\u{1F1FF}\u200D\uFE0F\s]+$/u;
+  const PICTOGRAPH = /^[\p{Emoji_Presentation}\u{1F1E6}-\u{1F1FF}\u200D\uFE0F\s]+$/u;
 
   const round = (v) => Math.round(v * 10) / 10;
   const boxOf = (r) => [round(r[0]), round(r[1]), round(r[2]), round(r[3])];
@@ -155,8 +155,8 @@
           all = all ? [Math.min(all[0], b[0]), Math.min(all[1], b[1]), Math.max(all[2], b[2]), Math.max(all[3], b[3])] : b;
         }
         if (!all || !filled(meet(all, clipTo))) return false;
-        const ink = color(cs.webkitTextFillColor || cs.color, 1);
-        if (ink && ink[3] < 0.1 && !clipsToText(cs)) return false; // transparent: nobody sees it
+        const ink = elements[e].color; // with the opacity of everything around it
+        if (ink && ink[3] < 0.15) return false; // transparent: nobody can read it
         const size = parseFloat(cs.fontSize) || 16;
         const pre = cs.whiteSpace.startsWith("pre") || cs.whiteSpace === "break-spaces";
         const put = (raw, r) => {
