@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..dispatch import use_reference
+from .fast import SituGLU, expert_glu_fast
 from .reference import expert_glu_reference, situ_glu_reference
 
 __all__ = ["expert_glu", "situ_glu", "swi_glu"]
@@ -17,7 +18,10 @@ def situ_glu(gate: Tensor, up: Tensor, *, beta: float = 4.0, linear_beta: float 
     Bounded by ``beta * linear_beta``; equals SwiGLU to first order near zero. ``linear_beta=None`` leaves ``up`` linear.
     gate and up have one shape and dtype, which the result keeps; float32 inside.
     """
-    return situ_glu_reference(gate, up, beta=beta, linear_beta=linear_beta)
+    if use_reference("situ_glu"):
+        return situ_glu_reference(gate, up, beta=beta, linear_beta=linear_beta)
+    y: Tensor = SituGLU.apply(gate, up, beta, linear_beta)
+    return y
 
 
 def swi_glu(gate: Tensor, up: Tensor) -> Tensor:
@@ -49,4 +53,6 @@ def expert_glu(
             f"expert_glu got {len(offsets)} offsets from {offsets[0]} to {offsets[-1]} for {w_gate.shape[0]} experts and "
             f"{x.shape[0]} rows; expected one more offset than experts, from 0 to the number of rows"
         )
-    return expert_glu_reference(x, offsets, w_gate, w_up, w_down, act=act)
+    if use_reference("expert_glu"):
+        return expert_glu_reference(x, offsets, w_gate, w_up, w_down, act=act)
+    return expert_glu_fast(x, offsets, w_gate, w_up, w_down, act)

@@ -1,10 +1,11 @@
 """Kimi Delta Attention: the gated delta rule with one decay per key channel (arXiv:2510.26692, arXiv:2607.24653)."""
 
-import torch
 from torch import Tensor
 
 from ..dispatch import use_reference
-from .chunked import kda_chunked
+from .gate import Gate
+from .ops import kda_chunked, sequence_lengths
+from .recurrent import MAX_TOKENS, kda_recurrent
 from .reference import kda_gate_reference, kda_reference
 
 __all__ = ["kda", "kda_gate"]
@@ -41,27 +42,30 @@ def kda(
     Returns:
         o [B,T,H,V] in v's dtype, and the final states or None. Everything is differentiable, the states too.
     """
-    B, T, H, K = q.shape
+    B, T, _, K = q.shape
     if k.shape != q.shape or g.shape != q.shape or v.shape[:3] != q.shape[:3] or beta.shape != q.shape[:3]:
         raise ValueError(
             f"kda got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}, g {tuple(g.shape)}, "
             f"beta {tuple(beta.shape)}; expected q, k, g [B,T,H,K], v [B,T,H,V], beta [B,T,H]"
         )
-    scale = K**-0.5 if scale is None else scale
-    bounds = None
-    if cu_seqlens is not None:
-        bounds = [int(x) for x in cu_seqlens.tolist()]
-        if B != 1 or bounds[0] != 0 or bounds[-1] != T:
-            raise ValueError(f"kda got B={B}, T={T}, cu_seqlens {bounds}; packed input needs B=1 and bounds from 0 to T")
+    scale = K**-0.5 if scale is None else float(scale)
     if use_reference("kda"):
+        lengths = sequence_lengths(B, T, cu_seqlens)
+        bounds = None if cu_seqlens is None else [sum(lengths[:n]) for n in range(len(lengths) + 1)]
         o, final = kda_reference(q, k, v, g, beta, scale=scale, initial_state_NHKV=initial_state, cu_seqlens=bounds)
-    else:
-        lengths = (T,) * B if bounds is None else tuple(b - a for a, b in zip(bounds[:-1], bounds[1:], strict=True))
-        o, final = kda_chunked(
-            q, k, v, g, beta, scale=scale, initial_state=initial_state, lengths=lengths,
-            bounded=gate_lower_bound is not None and gate_lower_bound >= -5.0, need_final=output_final_state,
-        )  # fmt: skip
-    return o, final if output_final_state else None
+        return o, final if output_final_state else None
+    if initial_state is not None and T // (1 if cu_seqlens is None else cu_seqlens.shape[0] - 1) <= MAX_TOKENS:
+        # a decoding step: as many tokens for every sequence, and few
+        lengths = sequence_lengths(B, T, cu_seqlens)
+        if lengths and 0 < min(lengths) == max(lengths) <= MAX_TOKENS:
+            rows = [x.view(len(lengths), lengths[0], *x.shape[2:]) for x in (q, k, v, g, beta)]
+            o, final = kda_recurrent(*rows, scale=scale, initial_state=initial_state)
+            return o.reshape(v.shape), final if output_final_state else None
+    bounded = gate_lower_bound is not None and gate_lower_bound >= -5.0
+    return kda_chunked(
+        q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens, bounded=bounded,
+        need_final=output_final_state,
+    )  # fmt: skip
 
 
 def kda_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, *, lower_bound: float | None = None) -> Tensor:
@@ -75,4 +79,13 @@ def kda_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, *, lower_bound: float | 
     Returns:
         g [..,H,K] float32, at most 0.
     """
-    return kda_gate_reference(z, A_log, dt_bias, lower_bound=lower_bound)
+    H, K = z.shape[-2:]
+    if A_log.shape != (H,) or dt_bias.numel() != H * K:
+        raise ValueError(
+            f"kda_gate got z {tuple(z.shape)}, A_log {tuple(A_log.shape)}, dt_bias {tuple(dt_bias.shape)}; "
+            f"expected [..,H,K], [H] and H*K numbers"
+        )
+    if use_reference("kda_gate"):
+        return kda_gate_reference(z, A_log, dt_bias, lower_bound=lower_bound)
+    g: Tensor = Gate.apply(z, A_log, dt_bias.view(H, K), lower_bound)
+    return g
