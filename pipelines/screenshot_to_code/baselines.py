@@ -3,14 +3,17 @@
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from watersmeet.pipelines.data.collect import read_chunk
 from watersmeet.pipelines.emit import emit
 from watersmeet.pipelines.layout.regions import Regions
 from watersmeet.pipelines.layout.repair import from_regions
+from watersmeet.pipelines.layout.simplify import to_tree
 from watersmeet.pipelines.layout.tree import RGB, Node
 
 
@@ -56,11 +59,10 @@ def nearest_page(picture: Image.Image, neighbours: Sequence[Neighbour]) -> dict[
     return emit(neighbours[int(np.argmin(distances))].tree, "html")
 
 
-def load_neighbours(path: Path) -> list[Neighbour]:
-    """Training pages of a data folder built by `watersmeet data build`."""
-    from watersmeet.pipelines.data.dataset import training_pages
-
-    return [Neighbour(look=thumbnail(picture), tree=tree) for picture, tree in training_pages(path)]
+def load_neighbours(folder: Path, most: int = 400) -> list[Neighbour]:
+    """The first `most` rendered training pages below `folder` (written by `watersmeet data build`); none if it is missing."""
+    records = (record for path in sorted(folder.glob("chunk-*.zip")) for record in read_chunk(path))
+    return [Neighbour(look=thumbnail(r.picture), tree=to_tree(r.raw, r.picture)) for r in islice(records, most)]
 
 
 def _document(body: str, background: RGB) -> str:

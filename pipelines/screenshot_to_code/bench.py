@@ -15,13 +15,14 @@ from typing import Any
 
 from PIL import Image
 
-from watersmeet.core.errors import RenderError, WatersmeetError
+from watersmeet.core.errors import UsageError, WatersmeetError
 from watersmeet.pipelines.browser.render import Browser
+from watersmeet.pipelines.data.packages import PACKAGES, pages_of
 from watersmeet.pipelines.emit import emit
 from watersmeet.pipelines.layout.propose import propose
 from watersmeet.pipelines.layout.regions import Regions
 from watersmeet.pipelines.measure import crop_pictures, measure_tree
-from watersmeet.pipelines.models.local import LocalModel
+from watersmeet.pipelines.models.local import LocalModel, load_local
 from watersmeet.pipelines.score import PageFacts, facts_from_page, facts_from_picture, failed_scores
 from watersmeet.pipelines.screenshot_to_code import baselines
 from watersmeet.pipelines.screenshot_to_code.candidates import alternatives, judge_all
@@ -159,7 +160,7 @@ class Bench:
                 scores, failure = judged.scores.to_json(), ""
                 if keep is not None:
                     _keep(keep, view, name, Path(folder), picture, judged.page.screenshot)
-            except (WatersmeetError, RenderError) as error:
+            except WatersmeetError as error:
                 seconds, scores, failure = time.monotonic() - started + reading, failed_scores().to_json(), str(error)
         return Row(view=view.name, method=name, scores=scores, seconds=seconds, failure=failure)
 
@@ -174,6 +175,76 @@ def _keep(keep: Path, view: View, method: str, folder: Path, picture: Image.Imag
 
 def _short(scores: Mapping[str, float | None]) -> str:
     return f"LOOK {scores['LOOK'] or 0:.2f} CODE {scores['CODE'] or 0:.2f}"
+
+
+def validation_views(data: Path, limit: int | None = None) -> list[View]:
+    """All pages of the validation packages below `data`/packages at both sizes; `limit` takes a fair part of them.
+
+    Raises UsageError, with the command to run, when they have not been fetched.
+    """
+    packages = [p for p in PACKAGES if p.split == "val"]
+    views = [
+        View(package=package.name, page=page, width=width, height=height)
+        for package in packages
+        for page in sorted(pages_of(package, data / "packages"))
+        for width, height in VIEWS
+    ]
+    if not views:
+        raise UsageError(
+            f"no validation pages below {data / 'packages'}; run `watersmeet data fetch --split val` first"
+        )
+    if limit is None or limit >= len(views):
+        return views
+    step = len(views) / limit
+    return [views[int(i * step)] for i in range(limit)]
+
+
+def run(
+    *,
+    model: str,
+    out_dir: Path,
+    limit: int | None = None,
+    progress: Callable[[str, float], None] = lambda what, share: None,
+    data: Path = Path("data"),
+    ablations: bool = False,
+) -> str:
+    """Run the model and the baselines on the validation pages; returns the tables and writes them to `out_dir`.
+
+    `out_dir` also gets every page that was made (`pages/`) and all rows (`rows.json`). The nearest training page is a
+    baseline only where the training pages are at hand (`data`/raw/train).
+    """
+    views = validation_views(data, limit)
+    local = load_local(model)
+    done: list[str] = []
+
+    def say(line: str) -> None:
+        done.append(line)
+        progress(line, len(done) / len(views))
+
+    with Browser() as browser:
+        methods: dict[str, Method] = {"model": by_model(local, browser)}
+        if ablations:
+            methods["picture blanked"] = by_model(local, browser, blank=True)
+            methods["regions removed"] = by_model(local, browser, no_regions=True)
+        methods |= {
+            "blank page": plain(baselines.blank_page),
+            "OCR, absolute": plain(baselines.absolute_page),
+            "OCR, XY-cut": plain(baselines.cut_page),
+        }
+        neighbours = baselines.load_neighbours(data / "raw" / "train")
+        if neighbours:
+            methods["nearest training page"] = by_neighbour(neighbours)
+        bench = Bench(browser, local.encoders["regions"].read, out_dir / "regions")
+        rows = bench.run(views, methods, keep=out_dir / "pages", say=say)
+    text = markdown(rows)
+    write_files(
+        out_dir,
+        {
+            "table.md": text,
+            "rows.json": json.dumps([{**vars(row), "scores": dict(row.scores)} for row in rows], indent=1) + "\n",
+        },
+    )
+    return text
 
 
 def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
