@@ -94,4 +94,6 @@ def _spread(values: list[int]) -> dict[str, int]:
     if not values:
         return {}
     ordered = sorted(values)
-    return {f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (5, 25, 50, 75, 95)} | {"max": ordered[-1]}
+    return {f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (5, 25, 50, 75, 95)} | {
+        "max": ordered[-1]
+    }

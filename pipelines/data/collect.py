@@ -48,7 +48,11 @@ def collect_chunk(jobs: list[Job], root: Path, path: Path, browser_factory: Call
         for at in range(0, len(files), SHEET * 2):
             some = files[at : at + SHEET * 2]
             try:
-                pages = browser.open_many([(file, job.width, job.height, job.scroll) for job, file in some], per_sheet=SHEET, timeout_s=PATIENCE_S)
+                pages = browser.open_many(
+                    [(file, job.width, job.height, job.scroll) for job, file in some],
+                    per_sheet=SHEET,
+                    timeout_s=PATIENCE_S,
+                )
             except Exception as error:
                 pages = [None] * len(some)
                 index.append({"error": f"{type(error).__name__}: {error}"[:200]})

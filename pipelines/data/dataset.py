@@ -53,7 +53,13 @@ class LayoutDataset:
     """
 
     def __init__(
-        self, path: str | Path, split: str = "train", *, augment: Augment | None = None, max_tokens: int = 2048, limit: int | None = None
+        self,
+        path: str | Path,
+        split: str = "train",
+        *,
+        augment: Augment | None = None,
+        max_tokens: int = 2048,
+        limit: int | None = None,
     ) -> None:
         self.path, self.split = Path(path), split
         self.augment = (augment or Augment()) if split == "train" else None
@@ -79,7 +85,9 @@ class LayoutDataset:
             index = json.loads(index_file.read_text("utf-8"))
             for name, settings in index["settings"].items():
                 if settings != json.loads(json.dumps(self.encoders[name].settings)):
-                    raise DataError(f"{index_file.parent} was made with other settings of the {name} encoder; build the samples again")
+                    raise DataError(
+                        f"{index_file.parent} was made with other settings of the {name} encoder; build the samples again"
+                    )
             chunk = _Chunk(index_file.parent)
             for entry in index["samples"]:
                 longest = max(r + m for _, r, _, m in entry["variants"]) + entry["patches"][1] + 2
@@ -136,7 +144,10 @@ class LayoutDataset:
             spans.append(self._picture(chunk, entry, rng, key))
         spans.append(Span(modality="regions", data=data, coords=coords, key=key))
         answer = torch.cat([self._ids[torch.from_numpy(symbols)], torch.tensor([self._end])])
-        return supervise([*spans, self._open, self.encoders["text"].span_of_ids(answer.tolist())], [False] * (len(spans) + 1) + [True])
+        return supervise(
+            [*spans, self._open, self.encoders["text"].span_of_ids(answer.tolist())],
+            [False] * (len(spans) + 1) + [True],
+        )
 
     def _picture(self, chunk: _Chunk, entry: dict[str, Any], rng: np.random.Generator, key: bytes) -> Span:
         first, count = entry["patches"]
@@ -175,7 +186,9 @@ def recolour(patches: np.ndarray, rng: np.random.Generator, strength: float) -> 
     return np.stack([table[out[:, c]] for c, table in enumerate(tables)], axis=1).reshape(patches.shape)
 
 
-def open_dataset(split: str, *, path: str, val_path: str | None = None, val_limit: int = 200, **options: Any) -> LayoutDataset:
+def open_dataset(
+    split: str, *, path: str, val_path: str | None = None, val_limit: int = 200, **options: Any
+) -> LayoutDataset:
     """The set of a training recipe: `path` for "train", `val_path` (or the end of nothing) for "val"."""
     if split == "train":
         return LayoutDataset(path, "train", **options)

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.pipelines.data.generator.pages import generate
-from watersmeet.pipelines.data.packages import Package, package, pages_of, PACKAGES
+from watersmeet.pipelines.data.packages import PACKAGES, Package, package, pages_of
 from watersmeet.pipelines.data.remix import remix
 
 DESKTOP = (1280, 757)
 PHONE = (390, 844)
-REMIXED = ("startbootstrap-sb-admin", "startbootstrap-simple-sidebar", "milligram", "html5-boilerplate", "libjs-spectre-docs", "mkdocs-doc")
+REMIXED = (
+    "startbootstrap-sb-admin",
+    "startbootstrap-simple-sidebar",
+    "milligram",
+    "html5-boilerplate",
+    "libjs-spectre-docs",
+    "mkdocs-doc",
+)
 """Small packages of themes and components: their pages also occur in variants."""
 
 
@@ -54,7 +61,18 @@ def _views(item: Package, page: Path, root: Path, rng: random.Random, variants: 
                 poor = 1.2 if tall < height * 0.55 + 500 else 0.0  # little to see: only when nothing better is left
                 late = (0.55 * k + rng.random() + poor) / (share * item.weight) + variant * 0.04
                 key = f"{item.folder}-{page.stem}-{len(name)}-{variant}-{width}-{scroll}"
-                yield late, Job(id=re.sub(r"[^\w.-]", "_", key)[:110], package=item.name, page=name, width=width, height=height, scroll=scroll, variant=variant)
+                yield (
+                    late,
+                    Job(
+                        id=re.sub(r"[^\w.-]", "_", key)[:110],
+                        package=item.name,
+                        page=name,
+                        width=width,
+                        height=height,
+                        scroll=scroll,
+                        variant=variant,
+                    ),
+                )
 
 
 def real_jobs(root: Path, split: str) -> list[Job]:
@@ -84,7 +102,16 @@ def generated_jobs(count: int, first: int = 0) -> list[Job]:
         width, height = PHONE if phone else DESKTOP
         for k in range(1 if rng.random() < 0.5 else 2):
             scroll = 0 if k == 0 else rng.randrange(200, 1200) // 8 * 8
-            out.append(Job(id=f"generated-{number}-{width}-{scroll}", package="generated", page=str(number), width=width, height=height, scroll=scroll))
+            out.append(
+                Job(
+                    id=f"generated-{number}-{width}-{scroll}",
+                    package="generated",
+                    page=str(number),
+                    width=width,
+                    height=height,
+                    scroll=scroll,
+                )
+            )
         number += 1
     return out[:count]
 

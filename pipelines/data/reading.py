@@ -6,14 +6,32 @@ from collections.abc import Sequence
 from typing import Any
 
 BLOCK_GAP = 0.85  # em; a reader joins what stands closer on one line
-_CONFUSED = {"l": "1I", "I": "l1", "O": "0", "0": "O", "1": "l", "5": "S", "S": "5", "B": "8", "m": "rn", "e": "c", "c": "e", ".": ",", ",": ".", ":": ";", "g": "9"}
+_CONFUSED = {
+    "l": "1I",
+    "I": "l1",
+    "O": "0",
+    "0": "O",
+    "1": "l",
+    "5": "S",
+    "S": "5",
+    "B": "8",
+    "m": "rn",
+    "e": "c",
+    "c": "e",
+    ".": ",",
+    ",": ".",
+    ":": ";",
+    "g": "9",
+}
 
 Bounds = tuple[float, float, float, float]
 
 
 def readable(text: str) -> str:
     """`text` without what no reader returns: glyphs of icon fonts, control characters, doubled spaces."""
-    kept = "".join(c if unicodedata.category(c) not in ("Co", "Cc", "Cf", "Cn", "Zs", "Zl", "Zp") else " " for c in text)
+    kept = "".join(
+        c if unicodedata.category(c) not in ("Co", "Cc", "Cf", "Cn", "Zs", "Zl", "Zp") else " " for c in text
+    )
     return " ".join(kept.split())
 
 
@@ -22,7 +40,11 @@ def seen_lines(lines: Sequence[tuple[Bounds, str]], frames: Sequence[Bounds] = (
 
     `frames` are boxes (buttons, fields, badges) whose edges keep texts apart. Very small and empty lines are left out.
     """
-    rows = [(box, shown) for box, text in lines if (shown := readable(text)) and box[3] - box[1] >= 5 and box[2] - box[0] >= 2]
+    rows = [
+        (box, shown)
+        for box, text in lines
+        if (shown := readable(text)) and box[3] - box[1] >= 5 and box[2] - box[0] >= 2
+    ]
     rows.sort(key=lambda row: (row[0][0], row[0][1]))
     out: list[tuple[Bounds, str]] = []
     for box, text in rows:
@@ -33,10 +55,18 @@ def seen_lines(lines: Sequence[tuple[Bounds, str]], frames: Sequence[Bounds] = (
             shared = min(box[3], other[3]) - max(box[1], other[1])
             em = max(tall, low) / 1.15
             if -2 <= gap < BLOCK_GAP * em and shared > 0.6 * min(tall, low) and max(tall, low) < 1.5 * min(tall, low):
-                edge = any(f[1] <= max(box[1], other[1]) + 4 and f[3] >= min(box[3], other[3]) - 4 and any(other[2] - 2 <= x <= box[0] + 2 for x in (f[0], f[2])) for f in frames)
+                edge = any(
+                    f[1] <= max(box[1], other[1]) + 4
+                    and f[3] >= min(box[3], other[3]) - 4
+                    and any(other[2] - 2 <= x <= box[0] + 2 for x in (f[0], f[2]))
+                    for f in frames
+                )
                 if not edge:
                     space = " " if gap > 0.12 * em else ""
-                    out[i] = ((min(other[0], box[0]), min(other[1], box[1]), max(other[2], box[2]), max(other[3], box[3])), before + space + text)
+                    out[i] = (
+                        (min(other[0], box[0]), min(other[1], box[1]), max(other[2], box[2]), max(other[3], box[3])),
+                        before + space + text,
+                    )
                     break
         else:
             out.append((box, text))
@@ -91,7 +121,18 @@ def worn(regions: dict[str, Any], rng: random.Random) -> dict[str, Any]:
             b = item["box"]
             w, h = (b["x1"] - b["x0"]) * rng.uniform(0.1, 0.6), (b["y1"] - b["y0"]) * rng.uniform(0.1, 0.6)
             if min(w, h) > 6:
-                shapes.append(dict(item, kind="picture", box={"x0": b["x0"] + w / 3, "y0": b["y0"] + h / 3, "x1": b["x0"] + w / 3 + w, "y1": b["y0"] + h / 3 + h}))
+                shapes.append(
+                    dict(
+                        item,
+                        kind="picture",
+                        box={
+                            "x0": b["x0"] + w / 3,
+                            "y0": b["y0"] + h / 3,
+                            "x1": b["x0"] + w / 3 + w,
+                            "y1": b["y0"] + h / 3 + h,
+                        },
+                    )
+                )
     return regions | {"texts": texts, "shapes": shapes}
 
 
@@ -108,7 +149,12 @@ def _beside(a: dict[str, float], b: dict[str, float], ems: float) -> bool:
 
 
 def _around(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
-    return {"x0": min(a["x0"], b["x0"]), "y0": min(a["y0"], b["y0"]), "x1": max(a["x1"], b["x1"]), "y1": max(a["y1"], b["y1"])}
+    return {
+        "x0": min(a["x0"], b["x0"]),
+        "y0": min(a["y0"], b["y0"]),
+        "x1": max(a["x1"], b["x1"]),
+        "y1": max(a["y1"], b["y1"]),
+    }
 
 
 def _cut(box: dict[str, float], share: float) -> tuple[dict[str, float], dict[str, float]]:

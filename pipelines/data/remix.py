@@ -7,8 +7,8 @@ drawn chart, take their place.
 import random
 import re
 from html import escape, unescape
-from pathlib import Path
 from os.path import relpath
+from pathlib import Path
 
 from watersmeet.pipelines.data.generator.looks import FONTS, SWATCHES
 from watersmeet.pipelines.data.generator.words import Words
@@ -34,12 +34,18 @@ def localise(html: str, page: Path, packages: Path) -> str:
     """`html` with remote style sheets and scripts replaced by local ones, or taken out where there is none."""
 
     def swap(match: re.Match[str]) -> str:
-        if re.search(r"font-?awesome.*\.js", match[2]):  # the style sheet draws the same icons in a fraction of the time
+        if re.search(
+            r"font-?awesome.*\.js", match[2]
+        ):  # the style sheet draws the same icons in a fraction of the time
             sheet = relpath(packages / "fortawesome-fontawesome-free/css/all.min.css", page.parent)
             return f'<link rel="stylesheet" href="{sheet}"><script>'
         for pattern, path in _LOCAL:
             if pattern.search(match[2]):
-                return match[1] + relpath(packages / path, page.parent) + re.sub(r'integrity="[^"]*"|crossorigin(="[^"]*")?', "", match[3])
+                return (
+                    match[1]
+                    + relpath(packages / path, page.parent)
+                    + re.sub(r'integrity="[^"]*"|crossorigin(="[^"]*")?', "", match[3])
+                )
         return ""
 
     return _REMOTE.sub(swap, html)

@@ -86,9 +86,8 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     lines_seen = len(seen)
     words = "\n".join(sorted(text for _, text in seen))
     rng = random.Random(f"worn {record.job['id']}")
-    if rng.random() < READ_PICTURES:
-        seen = seen + _read_pictures(record, tree, seen, enc)
-    clean = enc["regions"].describe(record.picture, seen)
+    inside = _read_pictures(record, tree, seen, enc) if rng.random() < READ_PICTURES else []
+    clean = enc["regions"].describe(record.picture, [*seen, *inside])
     if len(clean["shapes"]) > MAX_SHAPES:
         raise Rejected("too many shapes")
     made: list[tuple[np.ndarray, list[str]]] = []
@@ -97,7 +96,11 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
         written = markup.encode(tree, Regions.from_json(regions))
         if k == 0:
             _check(written, lines_seen)
-        if len(written) > MAX_SYMBOLS or len(regions["texts"]) > markup.MAX_TEXTS or len(regions["shapes"]) > markup.MAX_SHAPES:
+        if (
+            len(written) > MAX_SYMBOLS
+            or len(regions["texts"]) > markup.MAX_TEXTS
+            or len(regions["shapes"]) > markup.MAX_SHAPES
+        ):
             continue
         span = enc["regions"].encode(regions)[0]
         rows = np.concatenate([span.data.numpy(), span.coords.numpy()], axis=1).astype(np.int16)
@@ -118,11 +121,21 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
 def _read_pictures(record: Record, tree: Node, seen: list[Any], enc: dict[str, Any]) -> list[tuple[Bounds, str, float]]:
     """Texts inside charts and photos, really read: no line of the page, but any reader returns them."""
     found: list[tuple[Bounds, str, float]] = []
-    pictures = [n.box for n in tree.walk() if n.kind == "img" and n.box.width >= 110 and n.box.height >= 70 and n.box.area < 200_000]
-    free = [b for b in pictures if not any(b.x0 <= (t[0] + t[2]) / 2 <= b.x1 and b.y0 <= (t[1] + t[3]) / 2 <= b.y1 for t, _ in seen)]
+    pictures = [
+        n.box
+        for n in tree.walk()
+        if n.kind == "img" and n.box.width >= 110 and n.box.height >= 70 and n.box.area < 200_000
+    ]
+    free = [
+        b
+        for b in pictures
+        if not any(b.x0 <= (t[0] + t[2]) / 2 <= b.x1 and b.y0 <= (t[1] + t[3]) / 2 <= b.y1 for t, _ in seen)
+    ]
     for box in sorted(free, key=lambda b: -b.area)[:2]:
         x, y = max(0, int(box.x0)), max(0, int(box.y0))
-        crop = record.picture.crop((x, y, min(record.picture.width, int(box.x1)), min(record.picture.height, int(box.y1))))
+        crop = record.picture.crop(
+            (x, y, min(record.picture.width, int(box.x1)), min(record.picture.height, int(box.y1)))
+        )
         for text in enc["regions"].read(crop)["texts"]:
             b = text["box"]
             found.append(((b["x0"] + x, b["y0"] + y, b["x1"] + x, b["y1"] + y), text["text"], text["confidence"]))

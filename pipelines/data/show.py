@@ -50,7 +50,9 @@ def picture_of(chunk: Path, entry: dict[str, Any]) -> Image.Image:
     rows, columns = entry["grid"]
     patches = np.load(chunk / "patches.npy", mmap_mode="r")[first : first + count]
     p = round((patches.shape[1] // 3) ** 0.5)
-    pixels = np.array(patches).reshape(rows, columns, p, p, 3).transpose(0, 2, 1, 3, 4).reshape(rows * p, columns * p, 3)
+    pixels = (
+        np.array(patches).reshape(rows, columns, p, p, 3).transpose(0, 2, 1, 3, 4).reshape(rows * p, columns * p, 3)
+    )
     return Image.fromarray(pixels)
 
 
@@ -75,7 +77,9 @@ def draw_sample(path: Path, which: str) -> tuple[Image.Image, str]:
     chunk, entry, detail = find_sample(path, which)
     width, height = detail["width"], detail["height"]
     base = picture_of(chunk, entry)
-    base = base.resize((round(base.width * 2), round(base.height * 2)), Image.Resampling.BICUBIC).crop((0, 0, width, height))
+    base = base.resize((round(base.width * 2), round(base.height * 2)), Image.Resampling.BICUBIC).crop(
+        (0, 0, width, height)
+    )
     left, right = base.copy(), base.copy()
     font = ImageFont.load_default(11)
     draw = ImageDraw.Draw(left)
@@ -85,7 +89,10 @@ def draw_sample(path: Path, which: str) -> tuple[Image.Image, str]:
         if node.kind not in ("text", "link", "tr", "group", "page"):
             draw.text((b.x0 + 2, b.y0), node.kind, fill=color_of(node.kind), font=font)
     draw = ImageDraw.Draw(right)
-    for prefix, items, tint in (("s", detail["regions"]["shapes"], "#e06000"), ("t", detail["regions"]["texts"], "#0060e0")):
+    for prefix, items, tint in (
+        ("s", detail["regions"]["shapes"], "#e06000"),
+        ("t", detail["regions"]["texts"], "#0060e0"),
+    ):
         for i, item in enumerate(items):
             b = item["box"]
             draw.rectangle((b["x0"], b["y0"], max(b["x0"], b["x1"] - 1), max(b["y0"], b["y1"] - 1)), outline=tint)
@@ -98,7 +105,12 @@ def draw_sample(path: Path, which: str) -> tuple[Image.Image, str]:
     lines = written.splitlines()
     per_column = max(1, sheet.height // 9)
     for k, line in enumerate(lines[: per_column * 2]):
-        pen.text((width * 2 + 14 + k // per_column * 210, k % per_column * 9), line[:38], fill="black", font=ImageFont.load_default(8))
+        pen.text(
+            (width * 2 + 14 + k // per_column * 210, k % per_column * 9),
+            line[:38],
+            fill="black",
+            font=ImageFont.load_default(8),
+        )
     texts = "\n".join(f"t{i}: {t['text']}" for i, t in enumerate(detail["regions"]["texts"]))
     about = f"{entry['id']} ({entry['package']}), {width}x{height}, {entry['texts']} texts, {entry['shapes']} shapes, {len(detail['markup'].split())} symbols"
     return sheet, f"{about}\n\n{written}\n\n{texts}"

@@ -34,17 +34,17 @@ def run_chunks(
             running.append((process, time.monotonic(), task))
         time.sleep(0.2)
         for item in list(running):
-            process, began, (path, arguments, tries) = item
+            worker, began, (path, arguments, tries) = item
             late = time.monotonic() - began > limit_s
-            if process.is_alive() and not late:
+            if worker.is_alive() and not late:
                 continue
             if late:
-                process.kill()
-            process.join()
+                worker.kill()
+            worker.join()
             running.remove(item)
             done += 1
             if not path.exists():
-                say(f"{path.name} ended with {'no answer in time' if late else process.exitcode}")
+                say(f"{path.name} ended with {'no answer in time' if late else worker.exitcode}")
                 if tries < 1:
                     waiting.append((path, arguments, tries + 1))
                     done -= 1

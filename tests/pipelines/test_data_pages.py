@@ -60,7 +60,16 @@ def test_a_page_is_a_pure_function_of_its_seed() -> None:
 
 def test_a_page_is_the_same_in_another_process() -> None:
     code = "import hashlib,sys;from pathlib import Path;from watersmeet.pipelines.data.generator.pages import generate;print(hashlib.sha256(generate(11, Path('/nonexistent'))[1].encode()).hexdigest())"
-    out = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed, "PATH": ""}).stdout for seed in ("1", "2")]
+    out = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+        ).stdout
+        for seed in ("1", "2")
+    ]
     assert out[0] == out[1] != ""
 
 
@@ -130,7 +139,9 @@ def test_caps_and_hidden_variants(tmp_path: Path) -> None:
 
 def test_pages_that_need_the_network_are_known() -> None:
     assert needs_network('<link rel="stylesheet" href="https://a.example/x.css">')
-    assert not needs_network('<link rel="stylesheet" href="https://a.example/x.css"><link rel="stylesheet" href="own.css">')
+    assert not needs_network(
+        '<link rel="stylesheet" href="https://a.example/x.css"><link rel="stylesheet" href="own.css">'
+    )
     assert not needs_network("<p>no style at all</p>")
 
 
@@ -154,7 +165,12 @@ def test_a_variant_is_pure_and_keeps_tags() -> None:
 
 
 def test_a_reader_joins_close_neighbours_and_skips_icon_glyphs() -> None:
-    lines = [((0.0, 0.0, 40.0, 16.0), "first"), ((46.0, 0.0, 90.0, 16.0), "second"), ((200.0, 0.0, 240.0, 16.0), "far"), ((0.0, 30.0, 9.0, 46.0), "\uf101")]
+    lines = [
+        ((0.0, 0.0, 40.0, 16.0), "first"),
+        ((46.0, 0.0, 90.0, 16.0), "second"),
+        ((200.0, 0.0, 240.0, 16.0), "far"),
+        ((0.0, 30.0, 9.0, 46.0), "\uf101"),
+    ]
     assert [text for _, text in seen_lines(lines)] == ["first second", "far"]
     # the edge of a button between them keeps them apart
     assert [text for _, text in seen_lines(lines, [(44.0, -4.0, 96.0, 20.0)])] == ["first", "second", "far"]
@@ -163,14 +179,33 @@ def test_a_reader_joins_close_neighbours_and_skips_icon_glyphs() -> None:
 
 def test_a_worse_reader_errs_but_invents_no_text() -> None:
     texts = [
-        {"box": {"x0": 10.0, "y0": 20.0 * i, "x1": 110.0, "y1": 20.0 * i + 14}, "text": f"line number {i}", "color": [0, 0, 0], "background": [255, 255, 255], "font_size": 12.0, "weight": 400, "confidence": 1.0}
+        {
+            "box": {"x0": 10.0, "y0": 20.0 * i, "x1": 110.0, "y1": 20.0 * i + 14},
+            "text": f"line number {i}",
+            "color": [0, 0, 0],
+            "background": [255, 255, 255],
+            "font_size": 12.0,
+            "weight": 400,
+            "confidence": 1.0,
+        }
         for i in range(60)
     ]
-    shapes = [{"box": {"x0": 0.0, "y0": 0.0, "x1": 200.0, "y1": 900.0}, "kind": "fill", "color": [9, 9, 9], "border_color": None, "border_width": 0.0, "radius": 0.0}]
+    shapes = [
+        {
+            "box": {"x0": 0.0, "y0": 0.0, "x1": 200.0, "y1": 900.0},
+            "kind": "fill",
+            "color": [9, 9, 9],
+            "border_color": None,
+            "border_width": 0.0,
+            "radius": 0.0,
+        }
+    ]
     regions = {"width": 390, "height": 844, "background": [255, 255, 255], "texts": texts, "shapes": shapes}
     out = [worn(regions, random.Random(seed)) for seed in range(20)]
     assert out[3] == worn(regions, random.Random(3))
-    assert texts[0]["text"] == "line number 0" and shapes[0]["box"]["x1"] == 200.0, "the clean record must stay as it is"
+    assert texts[0]["text"] == "line number 0" and shapes[0]["box"]["x1"] == 200.0, (
+        "the clean record must stay as it is"
+    )
     assert any(len(r["texts"]) < 60 for r in out)
     assert sum(len(r["texts"]) for r in out) > 20 * 50
     for r in out:

@@ -28,7 +28,12 @@ from watersmeet.pipelines.layout.regions import Regions
 
 
 def _job(page: str, width: int = 640, **other: object) -> Job:
-    return Job(**({"id": f"{page}-{width}", "package": "generated", "page": page, "width": width, "height": 420, "scroll": 0} | other))  # type: ignore[arg-type]
+    return Job(
+        **(
+            {"id": f"{page}-{width}", "package": "generated", "page": page, "width": width, "height": 420, "scroll": 0}
+            | other
+        )
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +47,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken = _job("gone.html", package="html5-boilerplate", id="gone")
     chunks = [[_job("3"), broken, _job("5")], [_job("3", id="again"), _job("12")]]
     for number, jobs in enumerate(chunks):
-        make_chunk(jobs, root, root / "raw" / "train" / f"chunk-{number:05d}.zip", 2, root / "nano" / f"chunk-{number:05d}")
+        make_chunk(
+            jobs, root, root / "raw" / "train" / f"chunk-{number:05d}.zip", 2, root / "nano" / f"chunk-{number:05d}"
+        )
     return root
 
 
@@ -73,7 +80,11 @@ def test_views_with_the_same_lines_count_once(train: sets.LayoutDataset) -> None
 
 
 def test_targets_spell_the_markup(plain: sets.LayoutDataset, root: Path) -> None:
-    details = [json.loads(line) for file in sorted((root / "nano").glob("*/detail.jsonl")) for line in file.open(encoding="utf-8")]
+    details = [
+        json.loads(line)
+        for file in sorted((root / "nano").glob("*/detail.jsonl"))
+        for line in file.open(encoding="utf-8")
+    ]
     wanted = {d["id"]: d["markup"].split() for d in details}
     for i, (_, entry) in enumerate(plain.entries):
         stream = plain.sample(i, np.random.default_rng(0))
@@ -86,7 +97,9 @@ def test_targets_spell_the_markup(plain: sets.LayoutDataset, root: Path) -> None
 def test_each_position_predicts_the_next_id(plain: sets.LayoutDataset) -> None:
     stream = plain.sample(0, np.random.default_rng(0))
     ids = torch.cat([span.data if span.modality == "text" else torch.full((span.n,), -1) for span in stream.spans])
-    targets = torch.cat([span.targets if span.targets is not None else torch.full((span.n,), -100) for span in stream.spans])
+    targets = torch.cat(
+        [span.targets if span.targets is not None else torch.full((span.n,), -100) for span in stream.spans]
+    )
     where = torch.nonzero(targets >= 0).flatten()
     assert len(where) > 10
     assert torch.equal(targets[where], ids[where + 1])
@@ -146,7 +159,10 @@ def test_show_draws_a_sample(root: Path) -> None:
     assert draw_sample(root / "nano", "12-640")[1].startswith("12-640")
     with pytest.raises(samples.DataError, match="no sample 'x'"):
         draw_sample(root / "nano", "x")
-    assert pretty("<nav> <s0> <link> <t0> <link> <t1> </> <rule> <s1>") == "<nav><s0>\n  <link><t0>\n  <link><t1>\n<rule><s1>"
+    assert (
+        pretty("<nav> <s0> <link> <t0> <link> <t1> </> <rule> <s1>")
+        == "<nav><s0>\n  <link><t0>\n  <link><t1>\n<rule><s1>"
+    )
 
 
 def test_samples_of_other_settings_are_refused(root: Path, tmp_path: Path) -> None:

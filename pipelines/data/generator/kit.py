@@ -103,7 +103,7 @@ class Kit:
         kind = kind or self.rng.choice(("main", "main", "plain", "line", "text"))
         glyph = self.icon() + " " if (icon if icon is not None else self.chance(0.2)) else ""
         tag = "a href='#'" if self.chance(0.35) else "button type='button'"
-        end = tag[0] == "a" and "a" or "button"
+        end = (tag[0] == "a" and "a") or "button"
         size = self.rng.choice(("", "", "sm", "lg"))
         if self.family == "bootstrap":
             tone = "primary" if kind == "main" and self.chance(0.6) else self.tone()

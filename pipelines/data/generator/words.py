@@ -50,7 +50,22 @@ HEADS = (
 ).split("|")
 
 
-_RUDE = ("fuck", "shit", "bitch", "damn", "sex", "porn", "nigg", "dick", "cock", "puss", "rape", "kill", "whore", "nazi")
+_RUDE = (
+    "fuck",
+    "shit",
+    "bitch",
+    "damn",
+    "sex",
+    "porn",
+    "nigg",
+    "dick",
+    "cock",
+    "puss",
+    "rape",
+    "kill",
+    "whore",
+    "nazi",
+)
 
 
 @cache

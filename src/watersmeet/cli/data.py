@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Build or inspect training data.", no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+app = typer.Typer(
+    help="Build or inspect training data.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+)
 
 
 @app.command()
@@ -49,7 +51,9 @@ def stats(
 def show(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of samples.")],
     which: Annotated[str, typer.Argument(metavar="SAMPLE", help="Running number or id.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.png", help="Picture to write; a .txt lies beside it.")] = Path("sample.png"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE.png", help="Picture to write; a .txt lies beside it.")
+    ] = Path("sample.png"),
 ) -> None:
     """Draw one sample: the tree's boxes left, the regions right, and the markup."""
     from watersmeet.pipelines.data.show import draw_sample
