@@ -79,7 +79,7 @@ def find_plugins(distributions: Iterable[Any] | None = None) -> list[Found]:
             if not points:
                 continue
             name, version = str(distribution.metadata["Name"]), str(distribution.version)
-        except Exception:  # noqa: BLE001, S112  # metadata is written by others and may be damaged in any way
+        except Exception:  # metadata is written by others and may be damaged in any way
             continue
         # an editable install beside an old copy lists one package twice; the first on the path is the imported one
         if normalise(name) in seen:
@@ -173,7 +173,7 @@ def load_plugin(found: Found, choice: Choice) -> PluginRecord:
     try:
         modalities, pipelines = _collect(point.load())
     # SystemExit too: a plugin that calls sys.exit must not end the host
-    except (Exception, SystemExit) as error:  # noqa: BLE001
+    except (Exception, SystemExit) as error:
         text = f"{error}" if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         line = " ".join(text.split())
         return PluginRecord(state=FAILED, error=line, cause=error, seconds=time.perf_counter() - started, **common)

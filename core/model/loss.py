@@ -42,7 +42,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return grad_hidden * grad_sum.to(grad_hidden.dtype), grad_head * grad_sum, None, None, None
 
 
-def linear_cross_entropy(hidden_nD: Tensor, head_VD: Tensor, target_n: Tensor, weight_n: Tensor) -> tuple[Tensor, Tensor]:
+def linear_cross_entropy(
+    hidden_nD: Tensor, head_VD: Tensor, target_n: Tensor, weight_n: Tensor
+) -> tuple[Tensor, Tensor]:
     """sum_i weight_i * CE(hidden_i @ head.T, target_i), and the unweighted loss of every position (no gradient).
 
     Logits are rounded to the dtype of `hidden`, then everything is float32.

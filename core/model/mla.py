@@ -95,7 +95,9 @@ class LatentAttention(nn.Module):
         o = o_THV.flatten(-2)
         return self.o_proj(o if gate is None else o * torch.sigmoid(gate))
 
-    def forward(self, x_TD: Tensor, layout: Layout, state: LatentBuffer | None = None, past: list[int] | None = None) -> Tensor:
+    def forward(
+        self, x_TD: Tensor, layout: Layout, state: LatentBuffer | None = None, past: list[int] | None = None
+    ) -> Tensor:
         """`past[i]` is the number of tokens of cached stream i before this call; needed with `state` only."""
         q, latent, shared, gate = self._project(x_TD)
         if state is None:
@@ -110,7 +112,9 @@ class LatentAttention(nn.Module):
             else:
                 before = past[row] if past is not None else 0
                 state.reserve(before + end - start)
-                state.rows[row, before : before + end - start] = torch.cat([latent[start:end], shared[start:end]], dim=-1)
+                state.rows[row, before : before + end - start] = torch.cat(
+                    [latent[start:end], shared[start:end]], dim=-1
+                )
                 seen = state.rows[row, : before + end - start]
                 k_row, v_row = self._expand(*seen.split([self.rank, self.shared], dim=-1))
             causal = block is None and before == 0

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from watersmeet.core.cache import Cache, KdaState, LatentBuffer
 from watersmeet.core.config import ModelConfig

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import llguidance
 import numpy as np
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.pipelines.layout import markup
 from watersmeet.pipelines.layout.tree import CONTAINERS, CONTROLS, PICTURES, TEXTS

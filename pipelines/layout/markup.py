@@ -12,6 +12,7 @@ The markup holds no text, no colour and no size: those were read or measured, an
 from dataclasses import dataclass
 
 import numpy as np
+
 from watersmeet.core.errors import DecodeError
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout.regions import Regions, TextRegion

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from PIL import Image
+
 from watersmeet.core.stream import Span, Stream, supervise
 from watersmeet.pipelines.layout import markup
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from PIL import Image
+
 from watersmeet.core.generate import generate
 from watersmeet.core.geometry import Box
 from watersmeet.core.stream import Stream

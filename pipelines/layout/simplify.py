@@ -370,9 +370,7 @@ def _without_tints(nodes: list[Node]) -> list[Node]:
     """Drop empty boxes that lie exactly on a picture: the picture as it is seen has their colour already."""
     pictures = [n.box for n in nodes if n.kind == "img"]
     return [
-        n
-        for n in nodes
-        if not (n.kind == "card" and not n.children and any(n.box.iou(box) > 0.9 for box in pictures))
+        n for n in nodes if not (n.kind == "card" and not n.children and any(n.box.iou(box) > 0.9 for box in pictures))
     ]
 
 

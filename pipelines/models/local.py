@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from watersmeet.core.checkpoint import load_checkpoint
 from watersmeet.core.errors import UsageError
 from watersmeet.plugins.registry import get_registry

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import httpx
 from PIL import Image
+
 from watersmeet.core.errors import RemoteError, UsageError
 
 _MAX_ANSWER = 4_000_000  # characters; more is no page that a person wrote

@@ -7,6 +7,7 @@ from pathlib import Path
 import jinja2
 import numpy as np
 from PIL import Image
+
 from watersmeet.core.geometry import Box
 
 

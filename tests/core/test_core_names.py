@@ -6,6 +6,7 @@ import tokenize
 from pathlib import Path
 
 import pytest
+
 import watersmeet.core
 
 SOURCES = sorted(Path(watersmeet.core.__path__[0]).rglob("*.py"))

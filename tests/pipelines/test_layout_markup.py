@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from watersmeet.core.errors import DecodeError
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout import grammar, markup

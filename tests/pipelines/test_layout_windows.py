@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
+
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout.regions import Regions, ShapeRegion, TextRegion
 from watersmeet.pipelines.layout.windows import cut_windows, scaled
@@ -29,7 +30,7 @@ def test_windows_share_the_picture_and_never_cut_a_line():
     assert all(w.bottom - w.top <= 1.4 * 757 for w in windows)
     found = [t for w in windows for t in w.regions.texts]
     assert [t.text for t in found] == [str(y) for y in rows]
-    assert all(0 <= t.box.y0 and t.box.y1 <= w.bottom - w.top for w in windows for t in w.regions.texts)
+    assert all(t.box.y0 >= 0 and t.box.y1 <= w.bottom - w.top for w in windows for t in w.regions.texts)
 
 
 def test_a_sidebar_is_in_every_window():

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from PIL import Image
+
 from watersmeet.core.errors import RemoteError, UsageError
 from watersmeet.pipelines.models.remote import RemoteModel, code_block, parse_remote
 

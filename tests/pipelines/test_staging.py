@@ -4,6 +4,7 @@ import os
 import subprocess
 
 import pytest
+
 from watersmeet.pipelines.screenshot_to_code.staging import OutputError, staged
 
 

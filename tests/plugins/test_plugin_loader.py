@@ -4,6 +4,7 @@ import textwrap
 import types
 
 import pytest
+
 from watersmeet.core.errors import PluginError
 from watersmeet.plugins import ModalitySpec, PipelineSpec, Registry, hookimpl, loader, registry
 from watersmeet.plugins.loader import BLOCKED, FAILED, LOADED, Choice, Found, find_plugins, load_plugins

@@ -5,6 +5,7 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
+
 from watersmeet.core.errors import DecodeError
 from watersmeet.tokenizers.image.decode import Limits, load_image
 

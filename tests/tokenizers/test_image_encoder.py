@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.core.stream import Stream, pack
 from watersmeet.tokenizers.image.embedder import Embedder

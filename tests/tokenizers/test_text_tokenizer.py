@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.tokenizers.text.decoder import Decoder
 from watersmeet.tokenizers.text.embedder import Embedder

@@ -204,7 +204,7 @@ def load_image(
     try:
         if image.getexif().get(0x0112, 1) != 1:
             image = ImageOps.exif_transpose(image)
-    except Exception as error:  # noqa: BLE001  # damaged EXIF raises anything
+    except Exception as error:  # damaged EXIF raises anything
         found.append(f"EXIF orientation ignored: {_reason(error)}")
     if image.mode == "CMYK":
         found.append("CMYK colours were converted to RGB")
