@@ -1,0 +1,87 @@
+"""The configuration: patterns of the official models, round trip, and errors that name the field."""
+
+import pytest
+from watersmeet.core.config import ModelConfig, preset
+from watersmeet.core.errors import ConfigError
+from watersmeet.core.model.layer import ResidualStream
+
+
+def test_full_attention_pattern_of_the_official_models():
+    k3, linear = preset("k3"), preset("kimi-linear-48b")
+    assert k3.full_attention_layers == (*range(3, 92, 4), 92) and len(k3.full_attention_layers) == 24
+    assert linear.full_attention_layers == (3, 7, 11, 15, 19, 23, 26)
+    assert not k3.is_moe(0) and k3.is_moe(1)
+    assert k3.shared_intermediate_size == 6144 and k3.qk_head_dim == 192
+
+
+def test_changing_the_depth_derives_the_pattern_anew():
+    assert preset("k3").replace(num_hidden_layers=6).full_attention_layers == (3, 5)
+
+
+@pytest.mark.parametrize("name", ["micro", "nano", "kimi-linear-48b", "k3"])
+def test_json_round_trip(name):
+    config = preset(name)
+    assert ModelConfig.from_json(config.to_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"full_attention_layers": (9,)}, "names layer 9"),
+        ({"gate_lower_bound": -6.0}, "gate_lower_bound"),
+        ({"num_experts_per_token": 6}, "num_experts"),
+        ({"hidden_act": "relu"}, "hidden_act"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_errors_name_the_field(change, words):
+    with pytest.raises(ConfigError, match=words):
+        preset("micro").replace(**change)
+
+
+def test_unknown_and_missing_fields_of_a_file():
+    values = preset("micro").to_dict()
+    with pytest.raises(ConfigError, match="zeal"):
+        ModelConfig.from_dict({**values, "zeal": 1})
+    with pytest.raises(ConfigError, match="vocab_size"):
+        ModelConfig.from_dict({k: v for k, v in values.items() if k != "vocab_size"})
+    with pytest.raises(ConfigError, match="watersmeet_format"):
+        ModelConfig.from_dict({**values, "watersmeet_format": 99})
+
+
+def test_nano_fits_its_budget(kit):
+    config = preset("nano")
+    parameters = dict(kit.model(config, lively=False).named_parameters())
+    total = sum(p.numel() for p in parameters.values())
+    idle = sum(p.numel() for name, p in parameters.items() if ".experts." in name)
+    active = total - idle * (1 - config.num_experts_per_token / config.num_experts)
+    embedding = parameters["embedders.text.table.weight"].numel()
+    assert total <= 9_500_000
+    assert 5_500_000 < active - embedding < 6_800_000
+
+
+def test_snapshots_of_93_layers_in_blocks_of_12(kit, monkeypatch):
+    """K3: snapshots before layers 0, 12, ..., 84, and nine sources at the end (not 24 sublayers a block)."""
+    taken = []
+
+    def before(self, norm, mix):
+        self.seen = len(self.bank) + (self.running is not None)
+        return self.running
+
+    monkeypatch.setattr(ResidualStream, "read", before)
+    stream = ResidualStream("embedding", 12)
+    layer = kit.model(kit.micro, lively=False).layers[0]
+    for index in range(93):
+        held = len(stream.bank)
+        stream.before_attention(layer, index)
+        taken += [index] * (len(stream.bank) - held)
+        assert (stream.running is None) == (index % 12 == 0)
+        stream.add(f"attention {index}")
+        stream.before_feed_forward(layer)
+        stream.running = f"sum {index}"
+        stream.update = None
+    assert taken == list(range(0, 93, 12)) and len(taken) == 8
+    assert stream.bank[0] == "embedding"
+    stream.read(None, None)
+    assert stream.seen == 9
