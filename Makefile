@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-wheel lint format typecheck bench dist clean links
+.PHONY: help setup demo test test-all test-wheel lint format typecheck bench dist clean links arrows
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -21,7 +21,7 @@ setup: ## virtual environment, libraries, developer tools and a browser, nothing
 demo: ## turn examples/demo.png into code and say where the report is
 	@scripts/setup.sh runtime
 	@scripts/setup.sh browser || echo "demo: going on without a browser: code is written, nothing is rendered"
-	@env -u OMP_NUM_THREADS $(PY) -m watersmeet run screenshot-to-code examples/demo.png --out $(OUT)
+	@env -u OMP_NUM_THREADS $(VENV)/bin/watersmeet run screenshot-to-code examples/demo.png --out $(OUT)
 	@echo "report: $(abspath $(OUT))/report.html"
 
 test: ## the test suite, without tests marked slow
@@ -39,11 +39,13 @@ test-wheel: ## build sdist and wheel, and run the suite against the installed wh
 	@scripts/setup.sh browser
 	@scripts/test_wheel.sh $(PYTEST_ARGS)
 
-lint: links ## ruff (lint and format) and the import arrows
-	@scripts/setup.sh dev
+lint: arrows ## ruff (lint and format) and the import arrows
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	PYTHONPATH=.links $(VENV)/bin/lint-imports --no-cache
+
+arrows: links
+	@scripts/setup.sh dev
+	PYTHONPATH=.links $(VENV)/bin/lint-imports --no-cache --no-logo
 
 format: ## rewrite the sources the way lint wants them
 	@scripts/setup.sh dev
@@ -57,8 +59,8 @@ typecheck: links ## mypy, strict, over the whole package
 bench: ## speed of the KDA operator beside its peer, and scores beside the baselines
 	@scripts/setup.sh dev
 	@scripts/setup.sh browser
-	@env -u OMP_NUM_THREADS $(PY) -m watersmeet bench kda
-	@env -u OMP_NUM_THREADS $(PY) -m watersmeet bench screenshot-to-code
+	@env -u OMP_NUM_THREADS $(VENV)/bin/watersmeet bench kda
+	@env -u OMP_NUM_THREADS $(VENV)/bin/watersmeet bench screenshot-to-code
 
 dist: ## sdist and wheel in dist/
 	@scripts/setup.sh dev

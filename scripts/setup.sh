@@ -48,7 +48,8 @@ install() {
     "$python" -m venv "$venv" || fail "$python cannot make a virtual environment in $venv"
   fi
   say "setup: installing watersmeet ($what), pinned by constraints.txt"
-  local pip=("$venv/bin/python" -m pip --disable-pip-version-check install --quiet -c constraints.txt)
+  # python compiles what is imported on first use; compiling everything now would double the time
+  local pip=("$venv/bin/python" -m pip --disable-pip-version-check install -qq --no-compile -c constraints.txt)
   # the build backend comes from the same pins; without isolation pip would fetch another one for the build alone
   "${pip[@]}" setuptools || fail "pip could not install setuptools; is a package index reachable?"
   "${pip[@]}" --no-build-isolation -e "$target" || fail "pip could not install the pinned libraries; its reason is above"

@@ -15,7 +15,7 @@ wheel=$(ls dist/*.whl)
 "$python" -m venv --without-pip "$fresh"
 site=$("$fresh/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/zz_libraries.pth"
-"$python" -m pip --disable-pip-version-check --python "$fresh/bin/python" install --quiet --no-deps --force-reinstall "$wheel"
+"$python" -m pip --disable-pip-version-check --python "$fresh/bin/python" install -qq --no-deps --force-reinstall "$wheel"
 "$fresh/bin/python" -P - <<'CHECK'
 import pathlib, sys, watersmeet.core
 where = pathlib.Path(watersmeet.core.__file__)

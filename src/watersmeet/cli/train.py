@@ -51,10 +51,10 @@ def run_recipe(
     report: Callable[[str], None] = print,
 ) -> Summary:
     """The same from a configuration that has been read already."""
+    import torch
+
     from watersmeet.core.checkpoint import save_checkpoint
     from watersmeet.core.training.trainer import Trainer, seed_everything
-
-    import torch
 
     seed_everything(recipe.seed)
     train_set = _open(recipe, "train")
