@@ -1,0 +1,106 @@
+"""What the documents say is tried: commands parse, code runs, files exist."""
+
+import re
+import shlex
+import tomllib
+
+import pytest
+import typer
+
+from watersmeet.cli.app import app
+from watersmeet.plugins import hookspecs
+from watersmeet.plugins.loader import Choice, Found, load_plugin
+
+EXPECTED = {"examples/demo.png", "docs/images/demo.png"}
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md")
+
+
+def blocks(root, language):
+    """(document, text) of every fenced block in a language."""
+    found = []
+    for name in DOCUMENTS:
+        text = (root / name).read_text(encoding="utf-8")
+        found += [(name, block) for block in re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)]
+    return found
+
+
+def parse(words):
+    """Parse a command line of watersmeet down to its last sub-command, running nothing."""
+    command, name = typer.main.get_command(app), "watersmeet"
+    while hasattr(command, "commands"):
+        assert words and words[0] in command.commands, f"{name} has no command {words[:1]}"
+        command, name, words = command.commands[words[0]], words[0], words[1:]
+        if name == "data":
+            from watersmeet.cli.data import app as data_app
+
+            command = typer.main.get_command(data_app)
+    command.make_context(name, list(words))
+
+
+def test_there_is_something_to_check(root):
+    assert len(blocks(root, "sh")) >= 4 and blocks(root, "python") and blocks(root, "toml")
+
+
+def test_commands_exist_and_take_these_words(root):
+    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    for name, block in blocks(root, "sh"):
+        for line in block.splitlines():
+            program, *words = shlex.split(line, comments=True) or [""]
+            if program == "make":
+                assert set(words) <= targets, f"{name}: {line}"
+            elif program == ".venv/bin/watersmeet":
+                parse(words)
+            else:
+                assert program in ("", ".venv/bin/pre-commit"), f"{name}: {line} is checked by nobody"
+
+
+@pytest.mark.parametrize("words", [["run", "screenshot-to-code", "shot.png"], ["rum"], ["data", "bild"]])
+def test_the_check_above_would_notice(words):
+    with pytest.raises(Exception) as caught:  # which class a usage error has is typer's affair
+        parse(words)
+    assert isinstance(caught.value, AssertionError) or caught.value.exit_code == 2
+
+
+def test_python_blocks_run_and_the_plugin_loads(root):
+    for name, block in blocks(root, "python"):
+        module = type(hookspecs)("documented")
+        exec(compile(block, name, "exec"), module.__dict__)
+
+        class Point:
+            name, value = "documented", "documented"
+
+            def load(self, module=module):
+                return module
+
+        record = load_plugin(
+            Found(entry_point=Point(), distribution="d", version="1"), Choice(allowed=None, blocked=frozenset())
+        )
+        assert record.error == "" and record.modalities and record.pipelines
+
+
+def test_toml_blocks_parse(root):
+    for _, block in blocks(root, "toml"):
+        assert tomllib.loads(block)["project"]["entry-points"]["watersmeet.plugins"]
+
+
+def test_files_that_documents_name_exist(root, rooms):
+    missing = []
+    for name in DOCUMENTS:
+        text = (root / name).read_text(encoding="utf-8")
+        for path in re.findall(rf"(?:{'|'.join(rooms)}|src|configs|examples|docs|scripts)/[\w./-]*\w", text):
+            if not (root / path).exists() and path not in EXPECTED:
+                missing.append(f"{name}: {path}")
+    assert missing == []
+
+
+def test_the_architecture_page_names_every_room_and_package(root, rooms):
+    text = (root / "docs/architecture.md").read_text(encoding="utf-8")
+    for room in rooms:
+        assert f"`{room}/`" in text
+        for package in (root / room).glob("*/__init__.py"):
+            assert f"{room}/{package.parent.name}" in text
+
+
+def test_the_changelog_has_a_place_for_the_next_change(root):
+    headings = re.findall(r"^## (.+)$", (root / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert headings[0] == "Unreleased"
