@@ -3,6 +3,7 @@
 from watersmeet.core.errors import UsageError
 from watersmeet.pipelines.emit.elements import make_page
 from watersmeet.pipelines.emit.html import write_html
+from watersmeet.pipelines.emit.react import write_react
 from watersmeet.pipelines.emit.tailwind import write_tailwind
 from watersmeet.pipelines.layout.tree import Node
 
@@ -19,4 +20,4 @@ def emit(tree: Node, target: str = "html", title: str = "Page", width: float | N
     if target not in TARGETS:
         raise UsageError(f"there is no target {target!r}; choose one of {', '.join(TARGETS)}")
     page = make_page(tree, title, width)
-    return {"html": write_html, "tailwind": write_tailwind}[target](page)
+    return {"html": write_html, "tailwind": write_tailwind, "react": write_react}[target](page)

@@ -1,12 +1,13 @@
 """The element tree: tags, texts and declarations of a page, before any target writes it down."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.emit.flow import Flow, build, has_look
-from watersmeet.pipelines.emit.fonts import Font
+from watersmeet.pipelines.emit.fonts import Font, installed, metrics, text_width
 from watersmeet.pipelines.emit.style import Declarations, box_look, px, rgb, text_look
 from watersmeet.pipelines.emit.text import Piece, Row, TextBlock, resolve_font
 from watersmeet.pipelines.layout.tree import RGB, Node, Style, TextLine
@@ -101,19 +102,45 @@ def _tidy(node: Node, *, inside_table: bool) -> Node:
 
 
 def _page_font(tree: Node) -> tuple[dict[str, str], Font, RGB]:
-    """The font and colour that most letters of the page have."""
+    """What to draw each family with, and the font and colour that most letters of the page have."""
+    lines = [line for node in tree.walk() for line in node.lines if line.text.strip()]
+    families = {"sans": _sans(lines)}
     fonts: Counter[Font] = Counter()
     colors: Counter[RGB] = Counter()
-    default = Font()
-    for node in tree.walk():
-        for line in node.lines:
-            fonts[resolve_font(line.text, line.box, line.style, {}, default)] += len(line.text)
-            colors[line.style.color or (0, 0, 0)] += len(line.text)
-    base = fonts.most_common(1)[0][0] if fonts else default
-    return {}, replace(base, weight=400, italic=False), colors.most_common(1)[0][0] if colors else (0, 0, 0)
+    for line in lines:
+        fonts[resolve_font(line.text, line.box, line.style, families, Font())] += len(line.text)
+        colors[line.style.color or (0, 0, 0)] += len(line.text)
+    base = fonts.most_common(1)[0][0] if fonts else Font()
+    return families, replace(base, weight=400, italic=False), colors.most_common(1)[0][0] if colors else (0, 0, 0)
 
 
-_LANDMARKS = ("header", "footer", "main", "aside", "nav")
+def _sans(lines: list[TextLine]) -> str:
+    """The sans-serif that fits the page's lines best: most pages have one, and it need not be as wide as Arial."""
+    fits = [
+        line
+        for line in lines
+        if line.style.font_size
+        and line.style.font_family in (None, "sans")
+        and len(line.text) > 3
+        and line.box.width > 8
+    ]
+    letters = sum(len(line.text) for line in fits)
+    if letters < 30:
+        return "sans"
+    errors = {}
+    for family in ("sans", "wide", "narrow"):
+        if not installed(family):
+            continue
+        off = 0.0
+        for line in fits:
+            font = Font(family=family, size=line.style.font_size or 16.0, weight=line.style.font_weight or 400)
+            off += len(line.text) * abs(math.log(max(text_width(line.text, font), 1.0) / line.box.width))
+        errors[family] = off / letters
+    best = min(errors, key=lambda family: errors[family], default="sans")
+    # another face than Arial has to earn it: letter-spacing covers small differences
+    return best if best != "sans" and errors["sans"] > 0.03 and errors[best] < 0.6 * errors["sans"] else "sans"
+
+
 _PLAIN = {
     "page": "body",
     "card": "div",
@@ -207,7 +234,7 @@ class _Maker:
 
     def _container(self, element: Element, flow: Flow, context: _Context) -> None:
         if flow.kind != "page" and (has_look(flow.style) or flow.kind in ("header", "nav", "footer", "button")):
-            element.shared.append("pad")
+            element.shared.append("snug" if flow.box.height < 30 else "pad")
         element.wide |= _padding(flow.padding)
         inner = element
         if element.tag == "table":  # rows may only stand in a body, so that is where the layout belongs
@@ -218,11 +245,14 @@ class _Maker:
             shared = "cells"
         if flow.direction == "stack" and _covers(flow):
             shared = "cover"
+        if flow.direction == "grid" and max(flow.columns) < 180:
+            shared = "tiles"
         inner.shared.insert(0, shared)
         if flow.direction == "grid":
             inner.wide["grid-template-columns"] = _tracks(flow)
             if flow.row_gap or flow.gap:
-                inner.wide["gap"] = f"{px(flow.row_gap)} {px(flow.gap)}"
+                gaps = [px(flow.row_gap), px(flow.gap)]
+                inner.wide["gap"] = gaps[0] if gaps[0] == gaps[1] else " ".join(gaps)
         elif flow.gap:
             inner.wide["gap"] = px(flow.gap)
         if flow.center_items:
@@ -254,6 +284,13 @@ class _Maker:
         child.wide |= place
         if parent.direction == "row" and item.items and item.box.width > 200 and item.kind != "button":
             child.shared.append("fill")
+        if _is_badge(item) and not wrap:
+            # a round or square mark keeps its size in every window
+            child.shared = [name for name in child.shared if name not in ("pad", "snug")]
+            kept = {name: child.wide.pop(name) for name in ("padding", "width") if name in child.wide}
+            child.look |= kept | {"flex": "none", "align-self": child.wide.get("align-self", "auto")}
+            if child.look["align-self"] == "auto":
+                del child.look["align-self"]
         if parent.kind == "page" and "pad" not in child.shared and child.tag not in ("img", "svg", "hr"):
             child.shared.append("gutter")
         if item.grow:
@@ -273,7 +310,7 @@ class _Maker:
         if flow.kind == "button" and flow.text_align == "left":
             element.look["text-align"] = "left"
         if has_look(flow.style) or flow.kind == "button":
-            element.shared.append("pad")
+            element.shared.append("snug" if flow.box.height < 30 and element.tag not in ("td", "th", "li") else "pad")
         element.wide |= _padding(flow.padding)
         if block.spacing:
             element.wide["letter-spacing"] = px3(block.spacing)
@@ -338,7 +375,7 @@ class _Maker:
                 own.pop("text-decoration", None)
             element.look |= own
         if piece.font != block.font and block.pitch is None:
-            element.wide["line-height"] = px(_height(piece.font))
+            element.wide["line-height"] = px(sum(metrics(piece.font)))
         if piece.spacing != block.spacing:
             element.wide["letter-spacing"] = px3(piece.spacing) if piece.spacing else "normal"
 
@@ -435,12 +472,6 @@ def px3(value: float) -> str:
     return f"{round(value, 3):g}px"
 
 
-def _height(font: Font) -> float:
-    from watersmeet.pipelines.emit.fonts import metrics
-
-    return float(sum(metrics(font)))
-
-
 def _inline_only(flow: Flow) -> bool:
     return all(
         i.kind in ("text", "link", "icon", "img", "button", "label", "input", "check", "select") for i in flow.items
@@ -461,6 +492,11 @@ def _covers(flow: Flow) -> bool:
         and not back.items
         and back.box.contains(flow.items[1].box, slack=4.0)
     )
+
+
+def _is_badge(item: Flow) -> bool:
+    box = item.box
+    return has_look(item.style) and max(box.width, box.height) <= 64 and 0.6 < box.width / box.height < 1.7
 
 
 def _placement(item: Flow, parent: Flow) -> Declarations:

@@ -19,8 +19,8 @@ FAMILIES: dict[str, str] = {
     "sans": 'Arial, "Liberation Sans", Helvetica, sans-serif',
     "serif": '"Times New Roman", "Liberation Serif", Times, serif',
     "mono": '"Courier New", "Liberation Mono", monospace',
-    "wide": 'Verdana, "DejaVu Sans", sans-serif',
-    "narrow": '"Arial Narrow", "Liberation Sans Narrow", Arial, sans-serif',
+    "wide": '"DejaVu Sans", Verdana, sans-serif',
+    "narrow": '"Liberation Sans Narrow", "Arial Narrow", Arial, sans-serif',
 }
 _STEMS = {
     "sans": "LiberationSans",

@@ -9,6 +9,8 @@ from watersmeet.pipelines.emit.style import SHARED, Declarations, px, rgb
 
 RESET = """\
 *, *::before, *::after { box-sizing: border-box; min-width: 0; border: 0 solid; }
+html { overflow-x: hidden; }
+body { overflow-x: clip; }
 body, h1, h2, h3, h4, p, ul, pre { margin: 0; padding: 0; }
 h1, h2, h3, h4, th, pre, code, button, input, select, textarea { font: inherit; letter-spacing: inherit; color: inherit; }
 ul { list-style: none; }
@@ -145,7 +147,7 @@ class Sheet:
             out.extend(rule(f".{name}", declarations) for name, declarations in self.looks.items())
         out.append(f"\n/* where things stand in a window of {page.width:g} px */")
         out.append(f"@media (min-width: {page.breakpoint}px) {{")
-        out.append("  body { white-space: nowrap; overflow-x: clip; }")
+        out.append("  body { white-space: nowrap; }")
         out.extend("  " + line for line in self._shared("wide"))
         out.extend("  " + rule(f".{name}", declarations) for name, declarations in self.places.items())
         out.append("}")

@@ -37,7 +37,12 @@ SHARED: dict[str, Shared] = {
     "grid": Shared(
         always={"display": "grid"},
         wide={"align-items": "start"},
-        small={"grid-template-columns": "repeat(auto-fit, minmax(min(100%, 140px), 1fr))", "gap": "16px"},
+        small={"grid-template-columns": "repeat(auto-fit, minmax(min(100%, 240px), 1fr))", "gap": "16px"},
+    ),
+    "tiles": Shared(  # a grid of narrow columns
+        always={"display": "grid"},
+        wide={"align-items": "start"},
+        small={"grid-template-columns": "repeat(auto-fit, minmax(min(100%, 96px), 1fr))", "gap": "12px"},
     ),
     "stack": Shared(
         wide={"display": "grid", "grid-template-columns": "minmax(0, 1fr)"},
@@ -60,6 +65,7 @@ SHARED: dict[str, Shared] = {
     "back": Shared(small={"width": "100%", "height": "100%", "object-fit": "cover"}),
     "fill": Shared(small={"flex": "1 1 240px"}),
     "pad": Shared(small={"padding": "12px 16px"}),
+    "snug": Shared(small={"padding": "3px 8px", "align-self": "flex-start"}),
     "gutter": Shared(small={"padding-inline": "16px"}),
     "fluid": Shared(small={"height": "auto"}),
     "field": Shared(small={"min-height": "36px", "padding": "6px 10px"}),

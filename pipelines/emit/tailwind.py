@@ -22,6 +22,7 @@ _FIXED: dict[tuple[str, str], str] = {
     ("align-items", "start"): "items-start",
     ("align-items", "center"): "items-center",
     ("align-self", "start"): "self-start",
+    ("align-self", "flex-start"): "self-start",
     ("align-self", "center"): "self-center",
     ("justify-self", "start"): "justify-self-start",
     ("flex", "none"): "flex-none",
@@ -44,7 +45,6 @@ _FIXED: dict[tuple[str, str], str] = {
     ("white-space", "pre-wrap"): "whitespace-pre-wrap",
     ("object-fit", "cover"): "object-cover",
     ("background-color", "transparent"): "bg-transparent",
-    ("overflow-x", "clip"): "overflow-x-clip",
     ("letter-spacing", "normal"): "tracking-normal",
     ("grid-template-columns", "minmax(0, 1fr)"): "grid-cols-1",
 }
@@ -180,7 +180,7 @@ class Utilities:
                 "line-height": "1.4",
                 "overflow-wrap": "anywhere",
             },
-            "wide": {"white-space": "nowrap", "overflow-x": "clip"},
+            "wide": {"white-space": "nowrap"},
             "small": {},
         }[part]
 
