@@ -25,19 +25,21 @@ from typing import Any
 import numpy as np
 
 from watersmeet.core.errors import WatersmeetError
+from watersmeet.core.geometry import Box
 from watersmeet.pipelines.data.collect import Record, read_chunk
 from watersmeet.pipelines.data.reading import Bounds, seen_lines, worn
 from watersmeet.pipelines.layout import markup
 from watersmeet.pipelines.layout.regions import Regions
-from watersmeet.pipelines.layout.tree import Node
 
 VARIANTS = 3
+# a quarter of the size: regions carry the details, and patches are most of a sample's tokens
+PICTURE = {"scale": 0.25}
 MAX_TEXTS = 230
 MAX_SHAPES = 150
 MIN_TEXTS = 3
 MAX_SYMBOLS = 1400
 MIN_COVER = 0.8  # share of the clean texts that the markup must refer to
-READ_PICTURES = 0.35  # share of the views whose pictures are searched for texts
+READ_PICTURES = 0.3  # share of the views whose pictures are searched for texts
 
 
 class Rejected(Exception):
@@ -64,7 +66,7 @@ def encoders() -> dict[str, Any]:
     registry = get_registry()
     make = {name: resolve(registry.modality(name).encoder) for name in ("image", "regions", "text")}
     return {
-        "image": make["image"]({}),
+        "image": make["image"](PICTURE),
         "regions": make["regions"]({}),
         "text": make["text"]({"model": FILE, "files": {FILE: tokenizer_model()}}),
     }
@@ -75,7 +77,7 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     from watersmeet.pipelines.layout.simplify import to_tree
     from watersmeet.pipelines.layout.walker import dom_boxes, dom_lines
 
-    lines = dom_lines(record.raw)
+    lines = dom_lines(record.raw, record.picture)
     if len(lines) < MIN_TEXTS:
         raise Rejected("fewer than three lines")
     tree = to_tree(record.raw, record.picture)
@@ -86,7 +88,7 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     lines_seen = len(seen)
     words = "\n".join(sorted(text for _, text in seen))
     rng = random.Random(f"worn {record.job['id']}")
-    inside = _read_pictures(record, tree, seen, enc) if rng.random() < READ_PICTURES else []
+    inside = _read_pictures(record, seen, enc) if rng.random() < READ_PICTURES else []
     clean = enc["regions"].describe(record.picture, [*seen, *inside])
     if len(clean["shapes"]) > MAX_SHAPES:
         raise Rejected("too many shapes")
@@ -118,14 +120,13 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     )
 
 
-def _read_pictures(record: Record, tree: Node, seen: list[Any], enc: dict[str, Any]) -> list[tuple[Bounds, str, float]]:
+def _read_pictures(record: Record, seen: list[Any], enc: dict[str, Any]) -> list[tuple[Bounds, str, float]]:
     """Texts inside charts and photos, really read: no line of the page, but any reader returns them."""
     found: list[tuple[Bounds, str, float]] = []
-    pictures = [
-        n.box
-        for n in tree.walk()
-        if n.kind == "img" and n.box.width >= 110 and n.box.height >= 70 and n.box.area < 200_000
-    ]
+    drawn = ("svg", "canvas") if record.job["package"] == "generated" else ("svg", "canvas", "img")  # else: photos
+    elements = [el["vis"] for el in record.raw["elements"] if el.get("pic") in drawn and el["vis"] is not None]
+    pictures = [Box(x0=v[0], y0=v[1], x1=v[2], y1=v[3]) for v in elements]
+    pictures = [b for b in pictures if b.width >= 110 and b.height >= 70 and b.area < 200_000]
     free = [
         b
         for b in pictures
