@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from watersmeet.cli.bench_kda import peer_function
 from watersmeet.kernels import dispatch, kda
 
 LENGTHS = (1, 15, 16, 17, 63, 64, 65, 200)
@@ -186,11 +187,11 @@ def test_compiles_without_a_break():
 
 def test_matches_transformers():
     """An independent implementation: the fallback of transformers' kimi_linear."""
-    module = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
+    peer = peer_function()
+    if peer is None:
+        pytest.skip("transformers with kimi_linear is not installed")
     q, k, v, g, beta, state = make(130, K=16, V=16, gate="mid", dtype=torch.float32)
-    theirs, their_state = module.chunk_kimi_delta_attention(
-        q, k, v, g, beta, initial_state=state, output_final_state=True
-    )
+    theirs, their_state = peer(q, k, v, g, beta, initial_state=state, output_final_state=True)
     ours, our_state = kda(q, k, v, g, beta, initial_state=state, output_final_state=True)
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(our_state, their_state, atol=2e-5, rtol=1e-4)
