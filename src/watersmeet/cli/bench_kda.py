@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+PEER_NAME = "transformers kimi_linear, torch fallback"
 PEER = "transformers.models.kimi_linear.modeling_kimi_linear"
 T, H, K = 2048, 4, 64
 GATE_BOUND = -5.0
@@ -41,15 +42,24 @@ def peer_function() -> Callable[..., Any] | None:
         return None
 
 
-def _median_ms(work: Callable[[], object], *, seconds: float, least: int) -> float:
+def _time_ms(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
     work()
-    times: list[float] = []
-    stop = time.perf_counter() + seconds
-    while len(times) < least or (time.perf_counter() < stop and len(times) < 100):
-        begin = time.perf_counter()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def _medians(works: dict[str, Callable[[], object]], *, rounds: int, repeats: int, once: str) -> dict[str, float]:
+    """Median of every form. Rounds alternate between the forms, so that other load on the machine meets all of them.
+
+    ``once`` names the slow form, which runs once a round instead of ``repeats`` times.
+    """
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
         work()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times) * 1e3
+    for _ in range(rounds):
+        for name, work in works.items():
+            times[name] += [_time_ms(work) for _ in range(1 if name == once else repeats)]
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def run() -> None:
@@ -57,6 +67,7 @@ def run() -> None:
     import torch
 
     from watersmeet.kernels import kda
+    from watersmeet.kernels.native import delta_rule, library
 
     console = Console()
     peer = peer_function()
@@ -93,29 +104,28 @@ def run() -> None:
             assert peer is not None
             return peer(*x, initial_state=None, output_final_state=False)
 
-        rows = [("watersmeet, gate bounded by -5", bounded), ("watersmeet, any gate", kda)]
-        measured = [
-            (name, _median_ms(forward(call), seconds=2, least=7), _median_ms(both(call), seconds=3, least=7))
-            for name, call in rows
-        ]
-        base = None
-        if peer is not None:
-            base = (
-                "transformers kimi_linear fallback",
-                _median_ms(forward(theirs), seconds=2, least=3),
-                _median_ms(both(theirs), seconds=2, least=3),
-            )
-            measured.append(base)
-            error = (forward(bounded)() - forward(theirs)()).abs().max().item()
+        bounds = torch.tensor([0, T], dtype=torch.int32)
+
+        def compiled(*x: Any) -> Any:
+            return delta_rule(*(y[0] for y in x), bounds, bounded=True)[0][None], None
+
+        forms: dict[str, Callable[..., Any]] = {} if peer is None else {PEER_NAME: theirs}
+        forms |= {"torch, any gate": kda, "torch, gate above -5": bounded}
+        if library(q) is not None:
+            forms["native, gate above -5"] = compiled
+        one = _medians({n: forward(f) for n, f in forms.items()}, rounds=5, repeats=5, once=PEER_NAME)
+        two = _medians({n: both(f) for n, f in forms.items()}, rounds=3, repeats=5, once=PEER_NAME)
 
         table = Table(title=f"KDA, [B=1, T={T}, H={H}, K=V={K}] float32, {torch.get_num_threads()} threads, medians")
-        for heading in ("form", "forward", "times faster", "forward + backward", "times faster"):
+        for heading in ("form", "forward", "times faster", "forward + backward", "times faster", "largest difference"):
             table.add_column(heading, justify="left" if heading == "form" else "right")
-        for name, one, two in measured:
-            ratios = ("", "") if base is None else (f"{base[1] / one:.1f}", f"{base[2] / two:.1f}")
-            table.add_row(name, f"{one:.1f} ms", ratios[0], f"{two:.1f} ms", ratios[1])
+        truth = forward(forms[next(iter(forms))])()
+        for name, form in forms.items():
+            ratios, error = ("", ""), ""
+            if peer is not None and name != PEER_NAME:
+                ratios = (f"{one[PEER_NAME] / one[name]:.1f}", f"{two[PEER_NAME] / two[name]:.1f}")
+                error = f"{(forward(form)() - truth).abs().max().item():.1e}"
+            table.add_row(name, f"{one[name]:.1f} ms", ratios[0], f"{two[name]:.1f} ms", ratios[1], error)
         console.print(table)
-        if base is not None:
-            console.print(f"largest difference of the two outputs: {error:.1e}")
     finally:
         torch.set_num_threads(threads)
