@@ -18,8 +18,8 @@ from watersmeet.core.cache import KdaState
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.model.ops import Layout, Linear, l2_norm
 from watersmeet.kernels.conv import short_conv
-from watersmeet.kernels.kda import kda, kda_gate
-from watersmeet.kernels.native import gated_norm, kda_front
+from watersmeet.kernels.kda import kda_gate
+from watersmeet.kernels.native import delta_rule, gated_norm, kda_front
 
 
 class ShortConv(nn.Module):
@@ -96,24 +96,24 @@ class KimiDeltaAttention(nn.Module):
                 proj, z, filters, self.A_log, self.dt_bias, layout.cu_seqlens, layout.place,
                 lower_bound=self.lower_bound,
             )  # fmt: skip
-            o, _ = kda(q[None], k[None], v[None], g[None], beta[None], cu_seqlens=layout.cu_seqlens)
+            o, _ = delta_rule(q, k, v, g, beta, layout.cu_seqlens, bounded=self.lower_bound is not None)
         else:
             o = self._continue(proj, z, filters, layout, state)
-        return self.o_proj(self.o_norm(o[0], gate).flatten(-2))
+        return self.o_proj(self.o_norm(o, gate).flatten(-2))
 
     def _continue(self, proj: Tensor, z: Tensor, filters: Tensor, layout: Layout, state: KdaState) -> Tensor:
-        """The same from the state of the cache on, which it moves forward: o [1, T, H, K]."""
+        """The same from the state of the cache on, which it moves forward: o [T, H, K]."""
         h, k = self.num_heads, self.head_dim
         qkv, b = proj.split([3 * h * k, h], dim=-1)
         rows = slice(layout.first, layout.first + layout.num_streams)
         qkv, window = short_conv(
             qkv[None], filters, cu_seqlens=layout.cu_seqlens, initial_state=state.conv[rows], output_final_state=True
         )
-        q, key, v = qkv.unflatten(-1, (3, h, k)).unbind(-3)
+        q, key, v = qkv[0].unflatten(-1, (3, h, k)).unbind(-3)
         g = kda_gate(z.unflatten(-1, (h, k)), self.A_log, self.dt_bias.view(h, k), lower_bound=self.lower_bound)
-        o, recurrent = kda(
-            l2_norm(q), l2_norm(key), v, g[None], torch.sigmoid(b.float())[None],
-            initial_state=state.recurrent[rows], cu_seqlens=layout.cu_seqlens, output_final_state=True,
+        o, recurrent = delta_rule(
+            l2_norm(q), l2_norm(key), v, g, torch.sigmoid(b.float()), layout.cu_seqlens,
+            bounded=self.lower_bound is not None, initial_state=state.recurrent[rows], output_final_state=True,
         )  # fmt: skip
         state.conv[rows], state.recurrent[rows] = window, recurrent
         return o

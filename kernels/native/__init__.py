@@ -4,19 +4,22 @@ On two CPU cores a training step of a small model is bound by memory passes, not
 bring a row into cache once and do everything that is to be done with it, forwards and backwards.
 """
 
-from .build import library
+from .build import keep_memory, library
 from .front import gated_norm, gated_norm_torch, kda_front, kda_front_torch
 from .glu import cross_entropy_rows, situ_glu_joint
+from .kda import delta_rule
 from .mix import mix_norm, mix_norm_torch
 from .routed import Order, route, route_torch, routed_experts, routed_experts_torch
 
 __all__ = [
     "Order",
     "cross_entropy_rows",
+    "delta_rule",
     "gated_norm",
     "gated_norm_torch",
     "kda_front",
     "kda_front_torch",
+    "keep_memory",
     "library",
     "mix_norm",
     "mix_norm_torch",

@@ -31,7 +31,7 @@ from .. import dispatch
 
 logger = logging.getLogger("watersmeet.kernels")
 
-SOURCES = ("mix.cpp", "front.cpp", "experts.cpp")
+SOURCES = ("mix.cpp", "front.cpp", "kda.cpp", "experts.cpp")
 HEADERS = ("common.h",)
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fvisibility=hidden")
 VARIANTS = (("-fopenmp", "-mprefer-vector-width=512"), ("-fopenmp",), ())
@@ -148,3 +148,17 @@ def threads(rows: int) -> ctypes.c_int:
 def full(tensor: Tensor) -> Tensor:
     """float32 and contiguous, without a gradient."""
     return tensor.detach().float().contiguous()
+
+
+def keep_memory() -> bool:
+    """Ask glibc to keep freed memory for the next tensors instead of giving it back; True when it agreed.
+
+    A training step frees and asks for the same large blocks again and again, and every block fresh from the system
+    costs a page fault for each 4 KiB. Call it once before training. The process keeps its peak size.
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        trim_threshold, top_pad, mmap_max = -1, -2, -4  # names of malloc.h
+        return bool(libc.mallopt(mmap_max, 0) and libc.mallopt(trim_threshold, 2**31 - 1) and libc.mallopt(top_pad, 2**27))
+    except (OSError, AttributeError):
+        return False

@@ -138,7 +138,15 @@ class _GatedNorm(torch.autograd.Function):
         y = torch.empty_like(gate)
         vectors, width = o.numel() // o.shape[-1], o.shape[-1]
         lib.gated_norm_forward(
-            half(o), pointer(o), pointer(gate), pointer(w), pointer(y), size(vectors), width, real(eps), threads(vectors)
+            half(o),
+            pointer(o),
+            pointer(gate),
+            pointer(w),
+            pointer(y),
+            size(vectors),
+            width,
+            real(eps),
+            threads(vectors),
         )
         ctx.save_for_backward(o, gate, w, weight)
         ctx.eps = eps

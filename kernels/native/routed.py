@@ -19,6 +19,10 @@ SMALL_GROUP = 32
 """Groups are filled up to this many rows. Below about a dozen rows, float32 matrix products add in another order, and
 a token's result would then depend on how many later tokens chose the same expert."""
 
+GROUP_STEP = 64
+"""Larger groups are filled up to a multiple of this: a matrix product of a size not met before costs the time of many,
+since its kernel is made first, and the sizes of groups would otherwise never repeat."""
+
 FEW_EXPERTS = 64
 """Up to this many experts the native router, which searches the best ones by comparison, is the faster form."""
 
@@ -55,7 +59,9 @@ class _Route(torch.autograd.Function):
         return d_x, d_w.to(weight.dtype), None, None, None
 
 
-def route_torch(x_TD: Tensor, weight: Tensor, bias: Tensor, *, k: int, scaling: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def route_torch(
+    x_TD: Tensor, weight: Tensor, bias: Tensor, *, k: int, scaling: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The definition; see `route`."""
     wide = torch.promote_types(x_TD.dtype, torch.float32)
     score_TE = torch.sigmoid(x_TD.to(wide) @ weight.to(wide).T)
@@ -67,7 +73,9 @@ def route_torch(x_TD: Tensor, weight: Tensor, bias: Tensor, *, k: int, scaling: 
     return picked_Tk, share_Tk, score_TE.detach(), best[:, k]
 
 
-def route(x_TD: Tensor, weight: Tensor, bias: Tensor, *, k: int, scaling: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def route(
+    x_TD: Tensor, weight: Tensor, bias: Tensor, *, k: int, scaling: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Pick k experts for every token by ``sigmoid(x W^T) + bias``; weigh them by the sigmoid alone.
 
     Args:
@@ -82,6 +90,13 @@ def route(x_TD: Tensor, weight: Tensor, bias: Tensor, *, k: int, scaling: float)
     return _Route.apply(x_TD, weight, bias, k, scaling)  # type: ignore[no-any-return]
 
 
+def _filled(count: int) -> int:
+    """The rows that a group of `count` rows is filled up to; an expert without rows stays without."""
+    if count <= SMALL_GROUP:
+        return SMALL_GROUP if count else 0
+    return -(-count // GROUP_STEP) * GROUP_STEP
+
+
 @dataclass(frozen=True)
 class Order:
     """Rows in expert order: `source` [M] token of each row, `at` [T * k] row of each choice, `offsets` of the groups."""
@@ -92,11 +107,11 @@ class Order:
 
     @classmethod
     def of(cls, picked_Tk: Tensor, experts: int) -> Order:
-        """Sort choices by expert, stably; groups with few rows are filled up with copies of token 0 that nobody reads."""
+        """Sort choices by expert, stably; groups are filled up with copies of token 0 that nobody reads."""
         flat, k = picked_Tk.reshape(-1), picked_Tk.shape[1]
         counts = torch.bincount(flat, minlength=experts).tolist()
         order = flat.argsort(stable=True)
-        sizes = [count if count == 0 or count >= SMALL_GROUP else SMALL_GROUP for count in counts]
+        sizes = [_filled(count) for count in counts]
         offsets = [0]
         for one in sizes:
             offsets.append(offsets[-1] + one)
@@ -120,7 +135,9 @@ class _Routed(torch.autograd.Function):
         rows = z.index_select(0, order.source)
         gate_up = rows.new_empty(len(rows), w13.shape[1])
         out = torch.empty_like(rows)
-        groups = [(e, a, b) for e, (a, b) in enumerate(zip(order.offsets[:-1], order.offsets[1:], strict=True)) if a < b]
+        groups = [
+            (e, a, b) for e, (a, b) in enumerate(zip(order.offsets[:-1], order.offsets[1:], strict=True)) if a < b
+        ]
         for e, a, b in groups:
             torch.mm(rows[a:b], w13[e].t(), out=gate_up[a:b])
         y = situ_rows(gate_up, *betas)

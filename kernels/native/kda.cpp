@@ -1,0 +1,357 @@
+// Kimi Delta Attention in chunks of 16 tokens, forwards and backwards, for log decays in [-5, 0].
+// Source of the chunk form: Kimi Linear report (arXiv:2510.26692); the bound makes e^{-G} of a chunk fit float32.
+// Per stream and head, with G the running sum of g inside a chunk, E = e^G, k+ = k E, q+ = q E, k- = k / E, k= = k e^{Gn - G}:
+//   R = v - k+ S;   (I + A) Y = beta R,  A_ij = beta_i k+_i . k-_j  (i > j)
+//   o = scale (q+ S + P Y),  P_ij = q+_i . k-_j  (i >= j);   S' = diag(e^{Gn}) S + k=^T Y
+// All tiles of a head stay in the first-level cache. Legend: K key width, V value width, C rows of a chunk, n its length.
+#include "common.h"
+
+#ifdef __AVX512F__
+constexpr int W = 16;
+#else
+constexpr int W = 8;
+#endif
+typedef float vec __attribute__((vector_size(W * 4)));
+static inline vec load(const float* p) {
+    vec v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
+
+constexpr int C = 16;
+
+// c[m, NV * W] (+)= a b with a(i, k) = a[i * ra + k * ca]; rows of b and c are `stride` apart
+template <int MR, int NV, bool ADD>
+static inline void block(int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc) {
+    vec sum[MR][NV];
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NV; j++) sum[i][j] = ADD ? load(c + i * ldc + j * W) : vec{};
+    for (int k = 0; k < depth; k++) {
+        vec row[NV];
+        for (int j = 0; j < NV; j++) row[j] = load(b + k * ldb + j * W);
+        for (int i = 0; i < MR; i++) {
+            const float x = a[i * ra + k * ca];
+            for (int j = 0; j < NV; j++) sum[i][j] += x * row[j];
+        }
+    }
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NV; j++) store(c + i * ldc + j * W, sum[i][j]);
+}
+
+template <int NV, bool ADD>
+static void columns(int m, int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc) {
+    int i = 0;
+    for (; i + 4 <= m; i += 4) block<4, NV, ADD>(depth, a + i * ra, ra, ca, b, ldb, c + i * ldc, ldc);
+    for (; i < m; i++) block<1, NV, ADD>(depth, a + i * ra, ra, ca, b, ldb, c + i * ldc, ldc);
+}
+
+// width must be a multiple of 16
+template <bool ADD>
+static void product(int m, int width, int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc) {
+    int j = 0;
+    for (; j + 4 * W <= width; j += 4 * W) columns<4, ADD>(m, depth, a, ra, ca, b + j, ldb, c + j, ldc);
+    for (; j < width; j += W) columns<1, ADD>(m, depth, a, ra, ca, b + j, ldb, c + j, ldc);
+}
+
+template <class T>
+static void load_rows(const T* src, int64_t stride, int n, int width, float* out) {
+    for (int i = 0; i < n; i++) {
+        const T* s = src + i * stride;
+        float* o = out + i * width;
+#pragma omp simd
+        for (int c = 0; c < width; c++) o[c] = up(s[c]);
+    }
+}
+
+static void transpose(const float* src, int n, int width, float* out) {  // [n, width] -> [width, C], missing rows zero
+    for (int i = 0; i < C; i++)
+        for (int c = 0; c < width; c++) out[c * C + i] = i < n ? src[i * width + c] : 0.0f;
+}
+
+// everything a chunk computes before it meets the state
+struct Chunk {
+    int K, V, n = 0;
+    std::vector<float> q, k, v, E, qp, kp, km, ke, kmT, A, P, beta, R, Y;
+    // A holds k+_i . k-_j without beta; P and A are [C, C] with exact zeros where the mask is
+
+    Chunk(int K_, int V_)
+        : K(K_), V(V_), q(C * K_), k(C * K_), v(C * V_), E(C * K_), qp(C * K_), kp(C * K_), km(C * K_), ke(C * K_),
+          kmT(K_ * C), A(C * C), P(C * C), beta(C), R(C * V_), Y(C * V_) {}
+
+    template <class T>
+    void read(const T* Q, const T* Kk, const T* Vv, const float* g, const float* b, int64_t key_stride,
+              int64_t value_stride, int64_t heads, int rows) {
+        n = rows;
+        load_rows(Q, key_stride, n, K, q.data());
+        load_rows(Kk, key_stride, n, K, k.data());
+        load_rows(Vv, value_stride, n, V, v.data());
+        std::vector<float>& sum = kmT;  // scratch until it is filled
+        std::fill(sum.begin(), sum.begin() + K, 0.0f);
+        for (int i = 0; i < n; i++) {
+            const float* gi = g + i * key_stride;
+            float *e = E.data() + i * K, *s = sum.data();
+#pragma omp simd
+            for (int c = 0; c < K; c++) {
+                s[c] += gi[c];
+                e[c] = fast_exp(s[c]);
+            }
+            beta[i] = b[i * heads];
+        }
+        const float* last = E.data() + (n - 1) * K;
+        for (int i = 0; i < n; i++) {
+            const int at = i * K;
+#pragma omp simd
+            for (int c = 0; c < K; c++) {
+                const float e = E[at + c], inverse = 1.0f / e;
+                qp[at + c] = q[at + c] * e;
+                kp[at + c] = k[at + c] * e;
+                km[at + c] = k[at + c] * inverse;
+                ke[at + c] = k[at + c] * (last[c] * inverse);
+            }
+        }
+        transpose(km.data(), n, K, kmT.data());
+        product<false>(n, C, K, kp.data(), K, 1, kmT.data(), C, A.data(), C);
+        product<false>(n, C, K, qp.data(), K, 1, kmT.data(), C, P.data(), C);
+        for (int i = 0; i < n; i++)
+            for (int j = i; j < C; j++) {
+                A[i * C + j] = 0;
+                if (j > i) P[i * C + j] = 0;
+            }
+    }
+
+    // R and Y from the incoming state [K, V]
+    void solve(const float* S) {
+        product<false>(n, V, K, kp.data(), K, 1, S, V, R.data(), V);
+        for (int i = 0; i < n; i++) {
+            float *r = R.data() + i * V, *y = Y.data() + i * V;
+            const float* vi = v.data() + i * V;
+#pragma omp simd
+            for (int c = 0; c < V; c++) {
+                r[c] = vi[c] - r[c];
+                y[c] = r[c];
+            }
+            for (int j = 0; j < i; j++) {
+                const float a = A[i * C + j], *yj = Y.data() + j * V;
+#pragma omp simd
+                for (int c = 0; c < V; c++) y[c] -= a * yj[c];
+            }
+            const float b = beta[i];
+#pragma omp simd
+            for (int c = 0; c < V; c++) y[c] *= b;
+        }
+    }
+
+    void advance(float* S) const {  // S [K, V]
+        const float* last = E.data() + (n - 1) * K;
+        for (int c = 0; c < K; c++) {
+            float* s = S + c * V;
+#pragma omp simd
+            for (int x = 0; x < V; x++) s[x] *= last[c];
+        }
+        product<true>(K, V, n, ke.data(), 1, K, Y.data(), V, S, V);
+    }
+
+    void advance_transposed(float* S) const {  // S [V, K]
+        const float* last = E.data() + (n - 1) * K;
+        for (int x = 0; x < V; x++) {
+            float* s = S + x * K;
+#pragma omp simd
+            for (int c = 0; c < K; c++) s[c] *= last[c];
+        }
+        product<true>(V, K, n, Y.data(), 1, V, ke.data(), K, S, K);
+    }
+};
+
+// q, k, g [T, H, K]; v, o [T, H, V]; beta [T, H]; cu [N + 1]; states [N, H, K, V] or null
+template <class T>
+static void forward(const T* q, const T* k, const T* v, const float* g, const float* beta, const int* cu, int streams,
+                    int H, int K, int V, float scale, const float* initial, float* final, T* o, int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        Chunk chunk(K, V);
+        std::vector<float> S(K * V), out(C * V);
+#pragma omp for schedule(dynamic, 1)
+        for (int task = 0; task < streams * H; task++) {
+            const int64_t stream = task / H, h = task % H, size = (int64_t)K * V;
+            if (initial)
+                std::memcpy(S.data(), initial + (stream * H + h) * size, size * sizeof(float));
+            else
+                std::fill(S.begin(), S.end(), 0.0f);
+            for (int64_t t = cu[stream]; t < cu[stream + 1]; t += C) {
+                const int n = std::min<int64_t>(C, cu[stream + 1] - t);
+                const int64_t at = t * H + h;
+                chunk.read(q + at * K, k + at * K, v + at * V, g + at * K, beta + at, (int64_t)H * K, (int64_t)H * V, H, n);
+                chunk.solve(S.data());
+                product<false>(n, V, K, chunk.qp.data(), K, 1, S.data(), V, out.data(), V);
+                product<true>(n, V, n, chunk.P.data(), C, 1, chunk.Y.data(), V, out.data(), V);
+                for (int i = 0; i < n; i++) {
+                    T* row = o + (at + (int64_t)i * H) * V;
+#pragma omp simd
+                    for (int c = 0; c < V; c++) row[c] = down<T>(out[i * V + c] * scale);
+                }
+                chunk.advance(S.data());
+            }
+            if (final) std::memcpy(final + (stream * H + h) * size, S.data(), size * sizeof(float));
+        }
+    }
+}
+
+template <class T>
+static void backward(const T* q, const T* k, const T* v, const float* g, const float* beta, const int* cu, int streams,
+                     int H, int K, int V, float scale, const T* d_o, T* d_q, T* d_k, T* d_v, float* d_g, float* d_beta,
+                     int threads) {
+#pragma omp parallel num_threads(threads)
+    {
+        Chunk chunk(K, V);
+        const int size = K * V;
+        std::vector<float> S(size), states, dS(size), dST(size), dO(C * V), dY(C * V), YT(V * C), dP(C * C), dA(C * C);
+        std::vector<float> dqp(C * K), dkp(C * K), dkm(C * K), dke(C * K), dG(K), carry(K), negative(C * V);
+#pragma omp for schedule(dynamic, 1)
+        for (int task = 0; task < streams * H; task++) {
+            const int64_t stream = task / H, h = task % H, begin = cu[stream], end = cu[stream + 1];
+            const int chunks = (end - begin + C - 1) / C;
+            // first the states once more, transposed, one a chunk
+            if ((int64_t)states.size() < (int64_t)chunks * size) states.resize((int64_t)chunks * size);
+            std::fill(S.begin(), S.end(), 0.0f);
+            std::fill(states.begin(), states.begin() + std::min<int64_t>(size, states.size()), 0.0f);
+            auto enter = [&](int i) {
+                const int64_t t = begin + (int64_t)i * C, at = t * H + h;
+                chunk.read(q + at * K, k + at * K, v + at * V, g + at * K, beta + at, (int64_t)H * K, (int64_t)H * V, H,
+                           (int)std::min<int64_t>(C, end - t));
+                return at;
+            };
+            for (int i = 0; i + 1 < chunks; i++) {
+                enter(i);
+                chunk.solve(S.data());
+                chunk.advance(S.data());
+                float* next = states.data() + (int64_t)(i + 1) * size;
+                std::memcpy(next, next - size, size * sizeof(float));
+                chunk.advance_transposed(next);
+            }
+            std::fill(dS.begin(), dS.end(), 0.0f);
+            std::fill(dST.begin(), dST.end(), 0.0f);
+            for (int i = chunks - 1; i >= 0; i--) {
+                const int64_t at = enter(i);
+                const int n = chunk.n;
+                const float *ST = states.data() + (int64_t)i * size, *last = chunk.E.data() + (n - 1) * K;
+                // R = v - k+ S from the transposed state: its own transpose, because rows of S are not at hand
+                for (int x = 0; x < V; x++)
+                    for (int c = 0; c < K; c++) S[c * V + x] = ST[x * K + c];
+                chunk.solve(S.data());
+                load_rows(d_o + at * V, (int64_t)H * V, n, V, dO.data());
+                for (int x = 0; x < n * V; x++) dO[x] *= scale;
+                transpose(chunk.Y.data(), n, V, YT.data());
+
+                product<false>(n, C, V, dO.data(), V, 1, YT.data(), C, dP.data(), C);
+                for (int a = 0; a < n; a++)
+                    for (int b = a + 1; b < C; b++) dP[a * C + b] = 0;
+                product<false>(n, V, n, chunk.P.data(), 1, C, dO.data(), V, dY.data(), V);
+                product<true>(n, V, K, chunk.ke.data(), K, 1, dS.data(), V, dY.data(), V);
+                // dY now is the gradient of Y; through (I + A)^T it becomes that of beta R
+                for (int a = n - 1; a >= 0; a--) {
+                    float* y = dY.data() + a * V;
+                    for (int b = a + 1; b < n; b++) {
+                        const float w = chunk.A[b * C + a] * chunk.beta[b], *yb = dY.data() + b * V;
+#pragma omp simd
+                        for (int c = 0; c < V; c++) y[c] -= w * yb[c];
+                    }
+                }
+                product<false>(n, C, V, dY.data(), V, 1, YT.data(), C, dA.data(), C);
+                for (int a = 0; a < n; a++) {
+                    const float *y = dY.data() + a * V, *r = chunk.R.data() + a * V, b = chunk.beta[a];
+                    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+                    for (int c = 0; c < V; c++) sum += y[c] * r[c];
+                    for (int j = 0; j < C; j++) {
+                        if (j >= a) {
+                            dA[a * C + j] = 0;
+                        } else {
+                            sum -= dA[a * C + j] * chunk.A[a * C + j];
+                            dA[a * C + j] *= -b;  // gradient of k+ . k-
+                        }
+                    }
+                    d_beta[at + (int64_t)a * H] = sum;
+                    float* minus = negative.data() + a * V;  // gradient of k+ S; with the other sign that of v
+                    T* dv = d_v + (at + (int64_t)a * H) * V;
+#pragma omp simd
+                    for (int c = 0; c < V; c++) {
+                        minus[c] = -b * y[c];
+                        dv[c] = down<T>(b * y[c]);
+                    }
+                }
+                product<false>(n, K, V, chunk.Y.data(), V, 1, dST.data(), K, dke.data(), K);
+                product<false>(n, K, V, dO.data(), V, 1, ST, K, dqp.data(), K);
+                product<true>(n, K, n, dP.data(), C, 1, chunk.km.data(), K, dqp.data(), K);
+                product<false>(n, K, V, negative.data(), V, 1, ST, K, dkp.data(), K);
+                product<true>(n, K, n, dA.data(), C, 1, chunk.km.data(), K, dkp.data(), K);
+                product<false>(n, K, n, dA.data(), 1, C, chunk.kp.data(), K, dkm.data(), K);
+                product<true>(n, K, n, dP.data(), 1, C, chunk.qp.data(), K, dkm.data(), K);
+
+                // gradient of the running sum G, from the last row on; that of g is its sum over later rows
+                std::fill(carry.begin(), carry.end(), 0.0f);
+                for (int x = 0; x < V; x++) {
+                    const float *s = ST + x * K, *d = dST.data() + x * K;
+                    float* out = carry.data();
+#pragma omp simd
+                    for (int c = 0; c < K; c++) out[c] += s[c] * d[c] * last[c];
+                }
+                for (int a = 0; a < n; a++) {
+                    const float *d = dke.data() + a * K, *e = chunk.ke.data() + a * K;
+                    float* out = carry.data();
+#pragma omp simd
+                    for (int c = 0; c < K; c++) out[c] += d[c] * e[c];
+                }
+                for (int a = n - 1; a >= 0; a--) {
+                    const int row = a * K;
+                    const float *E = chunk.E.data() + row, *Q = dqp.data() + row, *P = dkp.data() + row,
+                                *M = dkm.data() + row, *L = dke.data() + row;
+                    const int64_t out = (at + (int64_t)a * H) * K;
+#pragma omp simd
+                    for (int c = 0; c < K; c++) {
+                        const float inverse = 1.0f / E[c];
+                        d_q[out + c] = down<T>(Q[c] * E[c]);
+                        d_k[out + c] = down<T>(P[c] * E[c] + M[c] * inverse + L[c] * (last[c] * inverse));
+                        carry[c] += Q[c] * chunk.qp[row + c] + P[c] * chunk.kp[row + c] - M[c] * chunk.km[row + c] -
+                                    L[c] * chunk.ke[row + c];
+                        d_g[out + c] = carry[c];
+                    }
+                }
+                // gradient of the state before the chunk, in both layouts
+                for (int c = 0; c < K; c++) {
+                    float* s = dS.data() + c * V;
+#pragma omp simd
+                    for (int x = 0; x < V; x++) s[x] *= last[c];
+                }
+                product<true>(K, V, n, chunk.qp.data(), 1, K, dO.data(), V, dS.data(), V);
+                product<true>(K, V, n, chunk.kp.data(), 1, K, negative.data(), V, dS.data(), V);
+                for (int x = 0; x < V; x++) {
+                    float* s = dST.data() + x * K;
+#pragma omp simd
+                    for (int c = 0; c < K; c++) s[c] *= last[c];
+                }
+                product<true>(V, K, n, dO.data(), 1, V, chunk.qp.data(), K, dST.data(), K);
+                product<true>(V, K, n, negative.data(), 1, V, chunk.kp.data(), K, dST.data(), K);
+            }
+        }
+    }
+}
+
+EXPORT void kda_forward(int half, void* q, void* k, void* v, float* g, float* beta, int* cu, int streams, int H, int K,
+                        int V, float scale, float* initial, float* final, void* o, int threads) {
+    if (half)
+        forward((bf16*)q, (bf16*)k, (bf16*)v, g, beta, cu, streams, H, K, V, scale, initial, final, (bf16*)o, threads);
+    else
+        forward((float*)q, (float*)k, (float*)v, g, beta, cu, streams, H, K, V, scale, initial, final, (float*)o, threads);
+}
+
+EXPORT void kda_backward(int half, void* q, void* k, void* v, float* g, float* beta, int* cu, int streams, int H, int K,
+                         int V, float scale, void* d_o, void* d_q, void* d_k, void* d_v, float* d_g, float* d_beta,
+                         int threads) {
+    if (half)
+        backward((bf16*)q, (bf16*)k, (bf16*)v, g, beta, cu, streams, H, K, V, scale, (bf16*)d_o, (bf16*)d_q, (bf16*)d_k,
+                 (bf16*)d_v, d_g, d_beta, threads);
+    else
+        backward((float*)q, (float*)k, (float*)v, g, beta, cu, streams, H, K, V, scale, (float*)d_o, (float*)d_q,
+                 (float*)d_k, (float*)d_v, d_g, d_beta, threads);
+}
