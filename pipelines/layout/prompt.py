@@ -24,7 +24,7 @@ def prompt_spans(
         spans += encoders["image"].encode(picture)
     if regions is not None:
         spans += encoders["regions"].encode(regions)
-    return spans + [encoders["text"].encode_markup([markup.OPEN])]
+    return [*spans, encoders["text"].encode_markup([markup.OPEN])]
 
 
 def training_stream(encoders: Mapping[str, Any], prompt: list[Span], written: list[str]) -> Stream:

@@ -29,12 +29,12 @@ def _insert(node: Node, leaf: Node) -> Node:
         at = min(inner)[1]
         children[at] = _insert(children[at], leaf)
     else:
-        after = [at for at, child in enumerate(children) if _reads_before(leaf.box, child.box)]
+        after = [at for at, child in enumerate(children) if reads_before(leaf.box, child.box)]
         children.insert(after[0] if after else len(children), leaf)
     return node.replace(children=tuple(children))
 
 
-def _reads_before(a: Box, b: Box) -> bool:
+def reads_before(a: Box, b: Box) -> bool:
     """Whether a stands before b in reading order: above it, or beside it to the left."""
     shared = min(a.y1, b.y1) - max(a.y0, b.y0)
     if shared > 0.5 * min(a.height, b.height):

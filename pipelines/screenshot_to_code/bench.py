@@ -18,15 +18,14 @@ from PIL import Image
 from watersmeet.core.errors import UsageError, WatersmeetError
 from watersmeet.pipelines.browser.render import Browser
 from watersmeet.pipelines.data.packages import PACKAGES, pages_of
-from watersmeet.pipelines.emit import emit
 from watersmeet.pipelines.layout.propose import propose
 from watersmeet.pipelines.layout.regions import Regions
-from watersmeet.pipelines.measure import crop_pictures, measure_tree
 from watersmeet.pipelines.models.local import LocalModel, load_local
 from watersmeet.pipelines.score import PageFacts, facts_from_page, facts_from_picture, failed_scores
 from watersmeet.pipelines.screenshot_to_code import baselines
-from watersmeet.pipelines.screenshot_to_code.candidates import alternatives, judge_all
+from watersmeet.pipelines.screenshot_to_code.candidates import alternatives, judge_all, write_page
 from watersmeet.pipelines.screenshot_to_code.judge import PHONE_HEIGHT, PHONE_WIDTH, Judge, write_files
+from watersmeet.pipelines.screenshot_to_code.read import Screenshot
 
 VIEWS = ((1280, 757), (390, 844))
 
@@ -75,10 +74,11 @@ def by_model(model: LocalModel, browser: Browser, **options: Any) -> Method:
     def write(picture: Image.Image, regions: Regions, folder: Path) -> None:
         shown = None if options.get("blank") else picture
         proposal = propose(model, shown, regions, show_regions=not options.get("no_regions", False))
-        tree = crop_pictures(measure_tree(proposal.tree, picture, regions), picture, folder)
         judge = Judge(browser, facts_from_picture(picture, regions.texts, regions.shapes))
-        best = judge_all(alternatives(tree), judge, folder, lambda share: None)[0]
-        write_files(folder, emit(best.tree, "html"))
+        shot = Screenshot(picture=picture, regions=regions, warnings=())
+        with tempfile.TemporaryDirectory() as name:
+            best = judge_all(alternatives(proposal.tree, shot, Path(name)), judge, Path(name))[0]
+            write_page(best, "html", folder)
 
     return write
 

@@ -1,23 +1,28 @@
 """Trees that compete for one picture; the rendered score decides between them."""
 
 import shutil
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watersmeet.pipelines.emit import emit
+from watersmeet.pipelines.layout.complete import attach_shapes
 from watersmeet.pipelines.layout.repair import regroup
 from watersmeet.pipelines.layout.tree import Node
+from watersmeet.pipelines.measure import crop_pictures, measure_tree
 from watersmeet.pipelines.screenshot_to_code.judge import Judge, Judged, try_judge, write_files
+from watersmeet.pipelines.screenshot_to_code.read import Screenshot
+
+IMAGES = "images"  # where `crop_pictures` puts its files
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A named tree, with its judgement once it was rendered, or the reason why it was not."""
+    """A named, measured tree and the folder of its cropped pictures, with its judgement once it was rendered."""
 
     name: str
     tree: Node
+    folder: Path
     judged: Judged | None = None
     failure: str = ""
 
@@ -26,28 +31,52 @@ class Candidate:
         return self.judged.scores.look if self.judged is not None else -1.0
 
 
-def alternatives(tree: Node) -> list[Candidate]:
-    """The model's tree, and the same leaves and semantic containers grouped anew by geometry."""
-    made = [Candidate(name="the model's tree", tree=tree)]
-    anew = regroup(tree)
-    if anew != tree:
-        made.append(Candidate(name="the model's tree, grouped by geometry", tree=anew))
+def measured(name: str, tree: Node, shot: Screenshot, folder: Path) -> Candidate:
+    """The tree with styles and pictures taken from the screenshot; the pictures are written below `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tree = crop_pictures(measure_tree(tree, shot.picture, shot.regions), shot.picture, folder)
+    return Candidate(name=name, tree=tree, folder=folder)
+
+
+def alternatives(tree: Node, shot: Screenshot, scratch: Path) -> list[Candidate]:
+    """The model's tree; the same with every found box; and both with their leaves grouped anew by geometry."""
+    own = measured("the model's tree", tree, shot, scratch / "own")
+    full = attach_shapes(tree, shot.regions)
+    made = (
+        [own]
+        if full == tree
+        else [own, measured("the model's tree with every found box", full, shot, scratch / "full")]
+    )
+    for candidate in tuple(made):
+        anew = regroup(candidate.tree)
+        if anew != candidate.tree:
+            made.append(replace(candidate, name=f"{candidate.name}, grouped by geometry", tree=anew))
     return made
 
 
 def judge_all(
-    candidates: list[Candidate], judge: Judge | None, pictures: Path, progress: Callable[[float], None]
+    candidates: list[Candidate],
+    judge: Judge | None,
+    scratch: Path,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> list[Candidate]:
-    """Render and score each candidate; `pictures` is the folder whose `images` the trees' `src` refer to. Best first."""
+    """Render and score each candidate at the picture's size, best first; the model's own tree goes first among equals."""
     out = []
     for i, candidate in enumerate(candidates):
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            write_files(folder, emit(candidate.tree, "html"))
-            if (pictures / "images").is_dir():
-                shutil.copytree(pictures / "images", folder / "images")
-            judged, failure = try_judge(judge, folder / "index.html")
-        out.append(Candidate(name=candidate.name, tree=candidate.tree, judged=judged, failure=failure))
+        folder = scratch / f"render-{i}"
+        write_page(candidate, "html", folder)
+        judged, failure = try_judge(judge, folder / "index.html", narrow=False)
+        out.append(replace(candidate, judged=judged, failure=failure))
         progress((i + 1) / len(candidates))
-    # stable: the model's own tree goes first among equals
     return sorted(out, key=lambda c: -round(c.rank, 4))
+
+
+def write_page(candidate: Candidate, target: str, folder: Path, title: str = "Page") -> tuple[str, ...]:
+    """Write the candidate's code and pictures into `folder`; returns the names of the code files."""
+    files = emit(candidate.tree, target, title=title)
+    write_files(folder, files)
+    pictures = candidate.folder / IMAGES
+    if pictures.is_dir():
+        # a React project serves pictures from beside its page
+        shutil.copytree(pictures, folder / IMAGES, dirs_exist_ok=True)
+    return tuple(files)

@@ -28,13 +28,19 @@ class Judge:
         self.reference = reference
         self.reference_390 = reference_390
 
-    def __call__(self, index: Path) -> Judged:
-        """Render the page file `index` and score it. Raises RenderError if the browser cannot show it."""
+    def __call__(self, index: Path, *, narrow: bool = True) -> Judged:
+        """Render the page file `index` and score it; `narrow=False` leaves the phone-width render out.
+
+        Raises RenderError if the browser cannot show it.
+        """
         width, height = self.reference.width, self.reference.height
         # scripts stay off: the code is judged by what it shows, and a server's answer is not trusted
         page = self.browser.open(index, width=width, height=height, javascript=False)
-        narrow = self.browser.open(index, width=PHONE_WIDTH, height=PHONE_HEIGHT, javascript=False)
-        scores = score_pages(self.reference, facts_from_page(page), facts_from_page(narrow), self.reference_390)
+        phone = None
+        if narrow:
+            small = self.browser.open(index, width=PHONE_WIDTH, height=PHONE_HEIGHT, javascript=False)
+            phone = facts_from_page(small)
+        scores = score_pages(self.reference, facts_from_page(page), phone, self.reference_390)
         return Judged(page=page, scores=scores)
 
 
@@ -49,12 +55,12 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
             target.write_text(content, encoding="utf-8")
 
 
-def try_judge(judge: Judge | None, index: Path) -> tuple[Judged | None, str]:
+def try_judge(judge: Judge | None, index: Path, *, narrow: bool = True) -> tuple[Judged | None, str]:
     """The judgement, or None and the reason why there is none."""
     if judge is None:
         return None, "no browser was found, so nothing was rendered"
     try:
-        return judge(index), ""
+        return judge(index, narrow=narrow), ""
     except RenderError as error:
         return None, str(error)
 

@@ -1,6 +1,7 @@
 """screenshot-to-code: a picture of a page becomes code that renders like it, with a report that proves how close."""
 
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,10 +15,9 @@ from watersmeet.pipelines.emit import emit
 from watersmeet.pipelines.layout.propose import propose
 from watersmeet.pipelines.layout.simplify import to_tree
 from watersmeet.pipelines.layout.tree import Node
-from watersmeet.pipelines.measure import crop_pictures, measure_tree
 from watersmeet.pipelines.models.remote import RemoteModel
 from watersmeet.pipelines.score import facts_from_picture
-from watersmeet.pipelines.screenshot_to_code.candidates import Candidate, alternatives, judge_all
+from watersmeet.pipelines.screenshot_to_code.candidates import alternatives, judge_all, measured, write_page
 from watersmeet.pipelines.screenshot_to_code.judge import Judge, try_judge, write_files
 from watersmeet.pipelines.screenshot_to_code.outcome import Outcome, write_outcome
 from watersmeet.pipelines.screenshot_to_code.read import Screenshot, read_screenshot
@@ -83,22 +83,26 @@ class ScreenshotToCode:
             progress=lambda share: progress("writing the layout", 0.35 + 0.25 * share),
         )
         progress("measuring colours and sizes", 0.6)
-        tree = crop_pictures(measure_tree(proposal.tree, shot.picture, shot.regions), shot.picture, stage)
-        progress("rendering", 0.7)
-        trees = (
-            alternatives(tree)
-            if self.settings.alternatives and judge
-            else [Candidate(name="the model's tree", tree=tree)]
-        )
-        ranked = judge_all(trees, judge, stage, lambda share: progress("rendering", 0.7 + 0.25 * share))
-        best = ranked[0]
-        files = emit(best.tree, self.settings.target, title=self.settings.title or "Page")
-        write_files(stage, files)
+        title = self.settings.title or "Page"
+        with tempfile.TemporaryDirectory() as name:
+            scratch = Path(name)
+            if self.settings.alternatives and judge is not None:
+                trees = alternatives(proposal.tree, shot, scratch)
+            else:
+                trees = [measured("the model's tree", proposal.tree, shot, scratch / "own")]
+            ranked = judge_all(trees, judge, scratch, lambda share: progress("rendering", 0.65 + 0.25 * share))
+            best = ranked[0]
+            code = write_page(best, self.settings.target, stage, title)
+            # React needs a build before it can be shown, so its tree is shown as HTML
+            shown = scratch / "shown" if self.settings.target == "react" else stage
+            if shown != stage:
+                write_page(best, "html", shown, title)
+            judged, failure = try_judge(judge, shown / "index.html")
         return Outcome(
             tree=best.tree,
-            code=tuple(files),
-            judged=best.judged,
-            failure=best.failure,
+            code=code,
+            judged=judged,
+            failure=failure,
             warnings=proposal.warnings,
             candidates=tuple((c.name, c.rank) for c in ranked if c.judged is not None),
             chosen=best.name,
