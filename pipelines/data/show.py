@@ -1,6 +1,8 @@
 """A sample as a picture for people: the view with boxes coloured by kind, and the markup beside it."""
 
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,26 @@ def picture_of(chunk: Path, entry: dict[str, Any]) -> Image.Image:
     return Image.fromarray(pixels)
 
 
+def _enlarged(chunk: Path, entry: dict[str, Any], width: int, height: int) -> Image.Image:
+    """What the model sees, at the size of the view; the last row and column of patches stick out and are cut."""
+    small = picture_of(chunk, entry)
+    columns = entry["grid"][1]
+    side = small.width // columns
+    scale = next(s for s in (1.0, 0.5, 0.25, 0.125) if columns == -(-round(width * s) // side))
+    return small.resize((round(small.width / scale), round(small.height / scale)), Image.Resampling.BICUBIC).crop(
+        (0, 0, width, height)
+    )
+
+
+def _rendered(path: Path, chunk: str, name: str) -> Image.Image | None:
+    """The view as it was rendered, where the first stage's files still lie beside the samples."""
+    for archive_file in sorted(path.parent.glob(f"raw/*/{chunk}.zip")):
+        with zipfile.ZipFile(archive_file) as archive:
+            if f"{name}.png" in archive.namelist():
+                return Image.open(io.BytesIO(archive.read(f"{name}.png"))).convert("RGB")
+    return None
+
+
 def pretty(markup: str) -> str:
     """Markup with one node a line, indented by depth."""
     out: list[str] = []
@@ -76,10 +98,7 @@ def draw_sample(path: Path, which: str) -> tuple[Image.Image, str]:
     """(picture, description) of one sample: left the tree, right the regions, then the markup as text."""
     chunk, entry, detail = find_sample(path, which)
     width, height = detail["width"], detail["height"]
-    base = picture_of(chunk, entry)
-    base = base.resize((round(base.width * 2), round(base.height * 2)), Image.Resampling.BICUBIC).crop(
-        (0, 0, width, height)
-    )
+    base = _rendered(path, chunk.name, entry["id"]) or _enlarged(chunk, entry, width, height)
     left, right = base.copy(), base.copy()
     font = ImageFont.load_default(11)
     draw = ImageDraw.Draw(left)

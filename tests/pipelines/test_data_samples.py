@@ -14,6 +14,9 @@ import torch
 pytest.importorskip("faker")
 pytest.importorskip("wordfreq")
 
+from typer.testing import CliRunner
+
+from watersmeet.cli.data import app as data_app
 from watersmeet.core.errors import RenderError
 from watersmeet.pipelines.browser.find import find_chromium
 from watersmeet.pipelines.data import dataset as sets
@@ -21,7 +24,7 @@ from watersmeet.pipelines.data import samples
 from watersmeet.pipelines.data.build import make_chunk, planned, stats
 from watersmeet.pipelines.data.collect import read_chunk
 from watersmeet.pipelines.data.plan import Job
-from watersmeet.pipelines.data.show import draw_sample, pretty
+from watersmeet.pipelines.data.show import _enlarged, draw_sample, find_sample, pretty
 from watersmeet.pipelines.data.workers import run_chunks
 from watersmeet.pipelines.layout import markup
 from watersmeet.pipelines.layout.regions import Regions
@@ -163,6 +166,25 @@ def test_show_draws_a_sample(root: Path) -> None:
         pretty("<nav> <s0> <link> <t0> <link> <t1> </> <rule> <s1>")
         == "<nav><s0>\n  <link><t0>\n  <link><t1>\n<rule><s1>"
     )
+
+
+def test_show_does_without_the_first_stage(root: Path) -> None:
+    chunk, entry, detail = find_sample(root / "nano", "0")
+    model_view = _enlarged(chunk, entry, detail["width"], detail["height"])
+    rendered = next(read_chunk(root / "raw" / "train" / "chunk-00000.zip")).picture
+    assert model_view.size == rendered.size
+    difference = np.abs(np.asarray(model_view, float) - np.asarray(rendered, float)).mean()
+    assert difference < 30, "patches put together in another order would look like another picture"
+
+
+def test_the_command_line_speaks_of_samples(root: Path, tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    shown = run(data_app, ["show", str(root / "nano"), "5-640", "--out", str(tmp_path / "x.png")])
+    assert shown.exit_code == 0 and (tmp_path / "x.png").stat().st_size > 1000
+    assert "<" in (tmp_path / "x.txt").read_text("utf-8")
+    counted = run(data_app, ["stats", str(root / "nano")])
+    assert 'counts: {"kept": 4}' in counted.output
+    assert run(data_app, ["fetch", "--split", "test"]).exception is not None
 
 
 def test_samples_of_other_settings_are_refused(root: Path, tmp_path: Path) -> None:

@@ -14,6 +14,27 @@ app = typer.Typer(
 
 
 @app.command()
+def fetch(
+    root: Annotated[Path, typer.Option(metavar="DIR", help="Folder for packages, pages and samples.")] = Path("data"),
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="all, train or val.")] = "all",
+    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this package; may be repeated.")] = None,
+) -> None:
+    """Fetch packages of pages, styles and fonts through npm and apt-get; what is there already stays."""
+    from watersmeet.core.errors import UsageError
+    from watersmeet.pipelines.data import packages as known
+
+    if split not in ("all", "train", "val"):
+        raise UsageError(f"--split is {split!r}, expected all, train or val")
+    wanted = tuple(known.package(name) for name in only) if only else known.PACKAGES
+    wanted = tuple(item for item in wanted if split in ("all", item.split))
+    root.mkdir(parents=True, exist_ok=True)
+    missing = known.fetch(root, wanted, say=typer.echo)
+    typer.echo(f"{len(wanted) - len(missing)} of {len(wanted)} packages are in {root / 'packages'}")
+    if missing:
+        raise known.PackageError(f"{', '.join(missing)} could not be fetched; see the lines above")
+
+
+@app.command()
 def build(
     root: Annotated[Path, typer.Option(metavar="DIR", help="Folder for packages, pages and samples.")] = Path("data"),
     real: Annotated[int, typer.Option(min=0, help="Most views of package pages.")] = 6000,
@@ -21,14 +42,16 @@ def build(
     validation: Annotated[int, typer.Option(min=0, help="Most views of the validation packages.")] = 120,
     variants: Annotated[int, typer.Option(min=1, max=8, help="Readings of each view, the first without faults.")] = 3,
     processes: Annotated[int, typer.Option(min=1, help="Browsers at work at once.")] = 2,
-    fetch: Annotated[bool, typer.Option(help="Fetch missing packages with npm and apt-get.")] = True,
+    fetch_missing: Annotated[
+        bool, typer.Option("--fetch/--no-fetch", help="Fetch missing packages with npm and apt-get.")
+    ] = True,
 ) -> None:
     """Fetch packages, render their pages and generated ones, and write samples. Stop it at any time; it goes on from there."""
     from watersmeet.pipelines.data import build as work
     from watersmeet.pipelines.data.packages import fetch as fetch_packages
 
     root.mkdir(parents=True, exist_ok=True)
-    if fetch:
+    if fetch_missing:
         fetch_packages(root, say=typer.echo)
     for split, name, count, extra in (("val", "val", validation, 0), ("train", "nano", real, generated)):
         if count or extra:
