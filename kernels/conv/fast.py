@@ -19,18 +19,16 @@ def short_conv_fast(
     dtype = torch.promote_types(torch.float32, x.dtype)
     w = weight.to(dtype)
     xf = x.to(dtype)
-    if cu_seqlens is None:
-        starts = torch.zeros(B, dtype=torch.int64)
-        begin = torch.zeros(T, dtype=torch.int64)
-    else:
-        lengths = cu_seqlens.diff().long()
-        begin = torch.repeat_interleave(cu_seqlens[:-1].long(), lengths, output_size=T)
-    age = torch.arange(T) - begin  # tokens of the same sequence before this one
+    age_T = None  # tokens of the same sequence before this one
+    if cu_seqlens is not None:
+        bounds = cu_seqlens.to(x.device, torch.int64)
+        begin = torch.repeat_interleave(bounds[:-1], bounds.diff(), output_size=T)
+        age_T = torch.arange(T, device=x.device) - begin
     y = xf * w[:, -1]
     for shift in range(1, min(W, T)):
         past = F.pad(xf[:, : T - shift], (0, 0, shift, 0))
-        if cu_seqlens is not None:
-            past = past * (age >= shift)[:, None]
+        if age_T is not None:
+            past = past * (age_T >= shift)[:, None]
         y = y + past * w[:, W - 1 - shift]
     final = None
     if initial_state is not None or output_final_state:
@@ -40,7 +38,7 @@ def short_conv_fast(
             starts, stops = [0], [T]
         else:
             starts, stops = cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist()
-        finals, extra = [], []
+        finals, heads, places = [], [], []
         for n, (a, b) in enumerate(zip(starts, stops, strict=True)):
             own = slice(n, n + 1) if cu_seqlens is not None else slice(None)
             tail = xf[:, max(a, b - W + 1) : b].transpose(1, 2)
@@ -48,10 +46,10 @@ def short_conv_fast(
             m = min(W - 1, b - a)
             if initial_state is not None and m:
                 seen = F.pad(state[own], (0, m))
-                head = F.conv1d(seen, w[:, None], groups=C).transpose(1, 2)
-                extra.append(F.pad(head, (0, 0, a, T - a - m)))
-        if extra:
-            y = y + torch.stack(extra).sum(0)
+                heads.append(F.conv1d(seen, w[:, None], groups=C).transpose(1, 2))
+                places.append(torch.arange(a, a + m))
+        if heads:  # what the window before the first token adds to the first W-1 tokens
+            y = y.index_add(1, torch.cat(places).to(x.device), torch.cat(heads, 1))
         final = torch.cat(finals, 0).to(x.dtype)
     if activation:
         y = F.silu(y)

@@ -34,11 +34,11 @@ FREE_BASE, FREE_FLOOR = 4, -21.0
 
 
 @lru_cache(maxsize=16)
-def _constants(base: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+def _constants(base: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Running sum inside every base block of 16 rows, reverse running sum of a chunk, what lies above the diagonals."""
-    inside = torch.block_diag(*[torch.ones(base, base).tril()] * (16 // base)).to(dtype)
-    reverse = torch.ones(CHUNK, CHUNK, dtype=dtype).triu()
-    later = torch.ones(base, base, dtype=torch.bool)
+    inside = torch.block_diag(*[torch.ones(base, base).tril()] * (16 // base)).to(device, dtype)
+    reverse = torch.ones(CHUNK, CHUNK, dtype=dtype, device=device).triu()
+    later = torch.ones(base, base, dtype=torch.bool, device=device)
     return inside, reverse, torch.stack([later.triu(1), later.triu(0)])
 
 
@@ -82,7 +82,7 @@ def _rows(q: Tensor, k: Tensor, g: Tensor, beta: Tensor, layout: Grid, base: int
     dtype = torch.promote_types(torch.float32, q.dtype)
     c, H, C, K = layout.chunks, q.shape[2], CHUNK, q.shape[3]
     X, n = c * H, CHUNK // base
-    inside, _, _ = _constants(base, dtype)
+    inside, _, _ = _constants(base, dtype, q.device)
     split = (n, base)
     qs, ks, gs, bs = (_spread(x, layout, dtype, x is k or x is g) for x in (q, k, g, beta[..., None]))
     log = q.new_empty(X * C // 16, 16, K, dtype=dtype)
@@ -158,12 +158,12 @@ def forward(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """o [B,T,H,V], final states [N,H,K,V] or None, and the flat buffer for the backward (stale unless ``need_saved``)."""
     base, floor = _base(bounded)
-    layout = grid(lengths, CHUNK)
+    layout = grid(lengths, CHUNK, q.device)
     rows = _rows(q, k, g, beta, layout, base, floor)
     dtype = rows.D.dtype
     c, H, C, K, V = layout.chunks, q.shape[2], CHUNK, q.shape[3], v.shape[3]
     X, n = c * H, CHUNK // base
-    _, _, later = _constants(base, dtype)
+    _, _, later = _constants(base, dtype, q.device)
     buffer = q.new_empty(saved_size(layout.total, len(lengths), H, K, V), dtype=dtype)
     saved = _views(buffer, X, K, V)
 
@@ -211,12 +211,12 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of q, k, v, g, beta and of the initial states."""
     base, floor = _base(bounded)
-    layout = grid(lengths, CHUNK)
+    layout = grid(lengths, CHUNK, q.device)
     rows = _rows(q, k, g, beta, layout, base, floor)
     dtype = rows.D.dtype
     c, H, C, K, V = layout.chunks, q.shape[2], CHUNK, q.shape[3], v.shape[3]
     X, n = c * H, CHUNK // base
-    _, reverse, later = _constants(base, dtype)
+    _, reverse, later = _constants(base, dtype, q.device)
     saved = _views(buffer, X, K, V)
     S = saved.S
 

@@ -27,7 +27,7 @@ class Grid:
 
 
 @lru_cache(maxsize=256)
-def grid(lengths: tuple[int, ...], chunk: int) -> Grid:
+def grid(lengths: tuple[int, ...], chunk: int, device: torch.device) -> Grid:
     """The grid for sequences of these lengths laid end to end (empty sequences are allowed)."""
     N = len(lengths)
     order = sorted(range(N), key=lambda n: -lengths[n])
@@ -54,11 +54,11 @@ def grid(lengths: tuple[int, ...], chunk: int) -> Grid:
     tokens[flat] = torch.arange(flat.numel())
     identity = flat.numel() == total and bool((flat == torch.arange(total)).all())
     return Grid(
-        rows=None if identity else flat.where(flat < total, 0),
-        fillers=(flat == total).nonzero()[:, 0],
-        tokens=None if identity else tokens[:total].contiguous(),
+        rows=None if identity else flat.where(flat < total, 0).to(device),
+        fillers=(flat == total).nonzero()[:, 0].to(device),
+        tokens=None if identity else tokens[:total].to(device),
         steps=tuple(steps),
-        order=None if order == list(range(N)) else torch.tensor(order),
+        order=None if order == list(range(N)) else torch.tensor(order, device=device),
         counts=counts,
         chunks=first,
         total=total,

@@ -26,7 +26,10 @@ def kda_reference(
         sequences = [(q, k, v, g, beta)]
     else:
         bounds = list(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True))
-        sequences = [tuple(x[:, start:stop] for x in (q, k, v, g, beta)) for start, stop in bounds]
+        sequences = [
+            (q[:, start:stop], k[:, start:stop], v[:, start:stop], g[:, start:stop], beta[:, start:stop])
+            for start, stop in bounds
+        ]
 
     outputs, finals = [], []
     for index, (q, k, v, g, beta) in enumerate(sequences):

@@ -5,6 +5,7 @@ import torch
 
 from watersmeet.cli.bench_kda import peer_function
 from watersmeet.kernels import dispatch, kda
+from watersmeet.kernels.native import delta_rule, library
 
 LENGTHS = (1, 15, 16, 17, 63, 64, 65, 200)
 
@@ -134,6 +135,17 @@ def test_later_tokens_change_no_earlier_bit(cut, bound):
     assert torch.equal(results[0][0], results[1][0])
     for name, a, b in zip(NAMES[2:], results[0][1:], results[1][1:], strict=False):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5, msg=name)
+
+
+@pytest.mark.skipif(library(torch.zeros(1)) is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("cut", [1, 16, 40])
+def test_native_later_tokens_change_no_earlier_bit(cut):
+    one, two = make(70, K=16, V=16, gate="mid", dtype=torch.float32), make(70, K=16, V=16, gate="bound", seed=5)
+    results = []
+    for later in (one, two):
+        rows = [torch.cat([a[0, :cut], b[0, cut:].float()]) for a, b in zip(one[:5], later[:5], strict=True)]
+        results.append(delta_rule(*rows, cu_of([70]), bounded=True)[0][:cut])
+    assert torch.equal(*results)
 
 
 def test_identical_keys_stay_accurate():
