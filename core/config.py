@@ -81,8 +81,8 @@ class ModelConfig:
             last = self.num_hidden_layers - 1
             derived = tuple(i for i in range(self.num_hidden_layers) if i % 4 == 3 or i == last)
             object.__setattr__(self, "full_attention_layers", derived)
-        object.__setattr__(self, "full_attention_layers", tuple(sorted(self.full_attention_layers)))
-        object.__setattr__(self, "full_attention", frozenset(self.full_attention_layers))
+        object.__setattr__(self, "full_attention_layers", tuple(sorted(self.full_attention_layers or ())))
+        object.__setattr__(self, "full_attention", frozenset(self.full_attention_layers or ()))
         self._check()
 
     def _check(self) -> None:

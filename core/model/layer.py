@@ -34,7 +34,9 @@ class DecoderLayer(nn.Module):
         d, eps = config.hidden_size, config.rms_norm_eps
         self.full_attention = config.is_full_attention(index)
         self.input_layernorm = RMSNorm(d, eps)
-        self.self_attn = LatentAttention(config) if self.full_attention else KimiDeltaAttention(config)
+        self.self_attn: LatentAttention | KimiDeltaAttention = (
+            LatentAttention(config) if self.full_attention else KimiDeltaAttention(config)
+        )
         self.post_attention_layernorm = RMSNorm(d, eps)
         if config.is_moe(index):
             self.block_sparse_moe = LatentMoE(config)

@@ -5,6 +5,8 @@ Legend of shapes: n supervised positions, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """Sum of weight * cross entropy, with both gradients formed while a piece of logits is at hand."""
 
     @staticmethod
-    def forward(ctx, hidden_nD: Tensor, head_VD: Tensor, target_n: Tensor, weight_n: Tensor, learn: bool):  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, hidden_nD: Tensor, head_VD: Tensor, target_n: Tensor, weight_n: Tensor, learn: bool
+    ) -> tuple[Tensor, Tensor]:
         matrix = head_VD.to(hidden_nD.dtype)
         nll_n = torch.empty(len(hidden_nD), dtype=torch.float32, device=hidden_nD.device)
         grad_hidden = torch.empty_like(hidden_nD) if learn else None
@@ -37,7 +41,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return (nll_n * weight_n).sum(), nll_n
 
     @staticmethod
-    def backward(ctx, grad_sum: Tensor, _grad_nll: Tensor):  # type: ignore[override]
+    def backward(ctx: Any, grad_sum: Tensor, _grad_nll: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grad_hidden, grad_head = ctx.saved_tensors
         return grad_hidden * grad_sum.to(grad_hidden.dtype), grad_head * grad_sum, None, None, None
 

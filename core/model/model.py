@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -136,13 +137,14 @@ class Model(nn.Module):
 
     def _trunk(self, x_TD: Tensor, layout: Layout, cache: Cache | None, record: RouterRecord | None) -> Tensor:
         residual = ResidualStream(x_TD, self.config.attn_res_block_size)
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._typed_layers()):
             h = residual.before_attention(layer, index)
             state = None if cache is None else cache.layers[index]
             if isinstance(layer.self_attn, LatentAttention):
                 assert state is None or isinstance(state, LatentBuffer)
                 update = layer.self_attn(h, layout, state, None if cache is None else cache.lengths)
             else:
+                assert state is None or isinstance(state, KdaState)
                 update = layer.self_attn(h, layout, state)
             residual.add(update)
             residual.add(layer.feed_forward(residual.before_feed_forward(layer), record))
@@ -150,6 +152,10 @@ class Model(nn.Module):
             for row, start, end in layout.spans():
                 cache.lengths[row] += end - start
         return self._output(residual)
+
+    def _typed_layers(self) -> Iterator[DecoderLayer]:
+        """The layers under their own type, which a ModuleList forgets."""
+        return cast("Iterator[DecoderLayer]", iter(self.layers))
 
     def _output(self, residual: ResidualStream) -> Tensor:
         plain = self.config.attn_res_block_size is None
@@ -248,12 +254,14 @@ class Model(nn.Module):
             mask_NS = torch.zeros(len(lengths), longest, device=x_ND.device)
             mask_NS.masked_fill_(torch.arange(longest, device=x_ND.device) > past_N[:, None], -torch.inf)
         residual = ResidualStream(x_ND, self.config.attn_res_block_size)
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(self._typed_layers()):
             h = residual.before_attention(layer, index)
             state = cache.layers[index]
-            if isinstance(state, KdaState):
+            if isinstance(layer.self_attn, KimiDeltaAttention):
+                assert isinstance(state, KdaState)
                 residual.add(layer.self_attn.step(h, state))
             else:
+                assert isinstance(state, LatentBuffer)
                 residual.add(layer.self_attn.step(h, state, mask_NS, past_N, longest))
             residual.add(layer.feed_forward.step(residual.before_feed_forward(layer)))
         cache.lengths = [length + 1 for length in lengths]
@@ -262,7 +270,7 @@ class Model(nn.Module):
     @contextmanager
     def fused(self) -> Iterator[None]:
         """Inside, merged matrices are kept between calls; weights must not change meanwhile."""
-        parts = [m for m in self.modules() if hasattr(m, "fuse")]
+        parts: list[Any] = [m for m in self.modules() if hasattr(m, "fuse")]
         for part in parts:
             part.fuse(True)
         try:

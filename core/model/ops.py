@@ -80,4 +80,4 @@ class Layout:
 
     def spans(self) -> list[tuple[int, int, int]]:
         """(row in the cache, first token, end) of every stream."""
-        return [(self.first + i, *self.bounds[i : i + 2]) for i in range(self.num_streams)]
+        return [(self.first + i, self.bounds[i], self.bounds[i + 1]) for i in range(self.num_streams)]

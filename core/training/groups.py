@@ -127,7 +127,8 @@ def plan_parameters(
         rule = next((rule for rule in _RULES if _matches(rule, name, config)), None)
         if rule is None:
             raise WatersmeetError(f"optimizer: no rule matches parameter {name!r} {shape}; add one to groups.py")
-        kind, rows, label = rule.kind, (), rule.label
+        kind, label = rule.kind, rule.label
+        rows: tuple[int, ...] = ()
         if kind == "muon":
             if len(shape) < 2:
                 raise WatersmeetError(f"optimizer: {name!r} has shape {shape}; rule {label!r} wants a matrix")

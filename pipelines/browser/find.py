@@ -50,7 +50,7 @@ def find_chromium() -> Path:
 def _managed() -> Path | None:
     """The newest Chromium in Playwright's folder, without starting Playwright."""
     home = Path.home()
-    roots = [
+    roots: list[str | Path] = [
         os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or "",
         home / ".cache/ms-playwright",
         home / "Library/Caches/ms-playwright",

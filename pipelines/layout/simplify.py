@@ -121,7 +121,7 @@ class _Builder:
             return self._bare(i, box, style)
         waiting = self.loose[before:]
         del self.loose[before:]
-        inside = []
+        inside: list[Node] = []
         for part in [*parts, *waiting]:
             (inside if box.intersection(part.box) >= 0.5 * part.box.area else self.loose).append(part)
         if not inside:

@@ -158,4 +158,5 @@ def _style_json(style: Style) -> dict[str, Any]:
 
 
 def _style(data: dict[str, Any]) -> Style:
-    return Style(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Style(**values)

@@ -5,6 +5,7 @@ A page against itself scores 1, a blank page about 0, a page that failed 0 every
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -65,7 +66,8 @@ class Scores:
 
 def failed_scores() -> Scores:
     """The scores of a page that did not come to be."""
-    return Scores(**{f.name: 0.0 for f in fields(Scores) if not f.name.startswith("unmatched")})
+    zeros: dict[str, Any] = {f.name: 0.0 for f in fields(Scores) if not f.name.startswith("unmatched")}
+    return Scores(**zeros)
 
 
 def score_pages(
@@ -124,7 +126,7 @@ def _block_scores(matching: Matching, reference: PageFacts, result: PageFacts) -
     for a, b, _ in matching.pairs:
         (ax, ay), (bx, by) = a.line.box.center, b.line.box.center
         offsets.append(max(abs(ax - bx) / reference.width, abs(ay - by) / reference.height))
-    labs = [to_lab(np.array([pair[k].line.color for pair in matching.pairs])) for k in (0, 1)]
+    labs = [to_lab(np.array([sides[k].line.color for sides in ((a, b) for a, b, _ in matching.pairs)])) for k in (0, 1)]
     color = np.maximum(0.0, 1.0 - delta_e(*labs) / 100.0).mean()
     text = sum(ratio for _, _, ratio in matching.pairs) / len(matching.pairs)
     return block, text, float(np.mean([max(0.0, 1.0 - o) for o in offsets])), float(color)

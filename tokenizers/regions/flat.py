@@ -7,6 +7,7 @@ Legend: H, W picture height and width; R number of runs; C number of areas.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ def unpack_color(value: int) -> tuple[int, int, int]:
     return int(value) >> 16 & 255, int(value) >> 8 & 255, int(value) & 255
 
 
-def _same(a: NDArray, b: NDArray, tolerance: int) -> NDArray[np.bool_]:
+def _same(a: NDArray[Any], b: NDArray[Any], tolerance: int) -> NDArray[np.bool_]:
     if tolerance == 0:
         return a == b
     return np.abs(a.astype(np.int16) - b.astype(np.int16)).max(-1) <= tolerance
