@@ -10,7 +10,10 @@ import html as html_escape
 import io
 import json
 import math
+import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +30,8 @@ from watersmeet.pipelines.browser.find import find_chromium
 
 MAX_HEIGHT = 16_000  # px; Chromium cannot capture much more in one piece
 MAX_SHEET = 8_000  # px along either side of a sheet of frames, below the largest texture of software rendering
+START_MS = 120_000  # a cold start on a busy machine takes long
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 LOCAL_SCHEMES = ("file:", "data:", "blob:", "about:", "chrome-error:")
 FLAGS = (
     "--no-sandbox",  # a container's root has no user namespaces; pages have no network and no files of their own
@@ -114,8 +119,7 @@ class Browser:
         self._strict = self._frames = None
         self._contexts.clear()
         if self._playwright is not None:
-            with contextlib.suppress(Exception):
-                self._playwright.stop()
+            _release_driver()
             self._playwright = None
         if self._folder is not None:
             self._folder.cleanup()
@@ -199,6 +203,7 @@ class Browser:
                 try:
                     tab.wait_for_function("() => true", timeout=limit / 3)
                 except TimeoutError:
+                    self._unhang("strict")
                     return None  # asking for anything would wait for ever
             cdp = tab.context.new_cdp_session(tab)
             walk = _World(cdp)
@@ -215,6 +220,7 @@ class Browser:
             raw = walk.run("__w.walk(document)")
             return _capture(cdp), raw, log.blocked, late
         except TimeoutError:
+            self._unhang("strict")
             return None
         except Error as error:
             if not self._alive("strict"):
@@ -296,6 +302,7 @@ class Browser:
             shot = _capture(tab.context.new_cdp_session(tab))
             found = json.loads(tab.evaluate("() => JSON.stringify(window.done)"))  # one string is quicker than a tree
         except Error:
+            self._unhang("frames")
             if not self._alive("frames"):
                 self._drop("frames")
             return None
@@ -350,17 +357,13 @@ class Browser:
         if held is not None:
             return held
         path = find_chromium()
+        if self._playwright is None:
+            self._playwright = _hold_driver()
+        from playwright.sync_api import Error
+
         try:
-            from playwright.sync_api import Error, sync_playwright
-        except ImportError as error:
-            raise RenderError(
-                "rendering needs the Python package playwright; install it with `pip install playwright`"
-            ) from error
-        try:
-            if self._playwright is None:
-                self._playwright = sync_playwright().start()
             args = [*FLAGS, *(FRAME_FLAGS if which == "frames" else ())]
-            browser = self._playwright.chromium.launch(executable_path=str(path), args=args, timeout=60_000)
+            browser = self._playwright.chromium.launch(executable_path=str(path), args=args, timeout=START_MS)
         except Error as error:
             raise RenderError(
                 f"{path} did not start: {_first_line(error)}; set WATERSMEET_CHROMIUM to a working Chromium"
@@ -375,6 +378,19 @@ class Browser:
         held = self._strict if which == "strict" else self._frames
         return held is not None and held.is_connected()
 
+    def _unhang(self, which: str) -> None:
+        """End the processes that run pages: one that never answers would stall every later page of its process."""
+        held = self._strict if which == "strict" else self._frames
+        if held is None:
+            return
+        with contextlib.suppress(Exception):
+            session = held.new_browser_cdp_session()
+            for process in session.send("SystemInfo.getProcessInfo")["processInfo"]:
+                if process["type"] == "renderer":
+                    with contextlib.suppress(OSError):
+                        os.kill(process["id"], _KILL)
+            session.detach()
+
     def _drop(self, which: str) -> None:
         """Forget a browser that died, so that the next page gets a new one."""
         self._contexts = {key: value for key, value in self._contexts.items() if key[0] != which}
@@ -382,6 +398,37 @@ class Browser:
             self._strict = None
         else:
             self._frames = None
+
+
+# Playwright's driver runs once a thread, however many browsers are open in it
+_driver = threading.local()
+
+
+def _hold_driver() -> Any:
+    if getattr(_driver, "users", 0) == 0:
+        try:
+            from playwright.sync_api import Error, sync_playwright
+        except ImportError as error:
+            raise RenderError(
+                "rendering needs the Python package playwright; install it with `pip install playwright`"
+            ) from error
+        try:
+            _driver.playwright = sync_playwright().start()
+        except Error as error:
+            raise RenderError(f"Playwright did not start: {_first_line(error)}") from error
+        _driver.users = 0
+    _driver.users += 1
+    return _driver.playwright
+
+
+def _release_driver() -> None:
+    if getattr(_driver, "users", 0) == 0:
+        return
+    _driver.users -= 1
+    if _driver.users == 0:
+        with contextlib.suppress(Exception):
+            _driver.playwright.stop()
+        _driver.playwright = None
 
 
 class _World:
