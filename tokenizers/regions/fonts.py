@@ -7,6 +7,8 @@ New) and from DejaVu Sans, which stands in for Verdana and for the system's own 
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 FAMILIES = ("sans", "serif", "mono", "wide")
@@ -22,6 +24,9 @@ _FILES = {
     ("wide", 700): "DejaVuSans-Bold.ttf",
 }
 _EM = 128  # px at which glyphs are measured
+ROWS = 26
+ROW_EDGES = np.linspace(1.0, -0.3, ROWS + 1)  # em above the baseline, from top to bottom
+_NO_ROWS = np.zeros(ROWS, np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +39,7 @@ class Glyph:
     top: float
     bottom: float
     area: float
+    rows: NDArray[np.float32]  # share of `area` in each of the `ROWS` bands
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +51,7 @@ class TextExtent:
     top: float
     bottom: float
     area: float
+    rows: NDArray[np.float32]  # ink (em^2) in each band between `ROW_EDGES`
 
     @property
     def height(self) -> float:
@@ -64,12 +71,12 @@ def load_font(family: str, weight: int, size: int) -> ImageFont.FreeTypeFont:
 def glyph(family: str, weight: int, char: str) -> Glyph:
     """Measurements of one character."""
     if ord(char) >= 0x2E80:  # ideographs, emoji: these fonts have none, a full square is near enough
-        return Glyph(advance=1.0, left=0.05, right=0.95, top=0.82, bottom=-0.08, area=0.3)
+        return Glyph(advance=1.0, left=0.05, right=0.95, top=0.82, bottom=-0.08, area=0.3, rows=_flat_rows())
     font = load_font(family, weight, _EM)
     advance = font.getlength(char) / _EM
     left, top, right, bottom = font.getbbox(char, anchor="ls")
     if right <= left or bottom <= top or char.isspace():
-        return Glyph(advance=advance, left=0.0, right=0.0, top=0.0, bottom=0.0, area=0.0)
+        return Glyph(advance=advance, left=0.0, right=0.0, top=0.0, bottom=0.0, area=0.0, rows=_NO_ROWS)
     # Pillow's own box reaches to the advance, so the ink's box is taken from a drawing
     margin = _EM // 2
     picture = Image.new("L", (int(right - left) + 2 * margin, int(bottom - top) + 2 * margin))
@@ -77,8 +84,12 @@ def glyph(family: str, weight: int, char: str) -> Glyph:
     ImageDraw.Draw(picture).text(origin, char, fill=255, font=font, anchor="ls")
     ink = picture.point(lambda value: 255 if value >= 96 else 0).getbbox()
     if ink is None:
-        return Glyph(advance=advance, left=0.0, right=0.0, top=0.0, bottom=0.0, area=0.0)
-    area = sum(value * count for value, count in enumerate(picture.histogram())) / 255 / _EM**2
+        return Glyph(advance=advance, left=0.0, right=0.0, top=0.0, bottom=0.0, area=0.0, rows=_NO_ROWS)
+    ink_y = np.asarray(picture, np.float32).sum(1) / 255
+    total = np.concatenate([[0.0], np.cumsum(ink_y)])
+    # rows above the baseline run upwards, pixels run downwards
+    rows = np.diff(np.interp(origin[1] - ROW_EDGES * _EM, np.arange(len(total)), total)) / _EM**2
+    area = float(total[-1]) / _EM**2
     return Glyph(
         advance=advance,
         left=(ink[0] - origin[0]) / _EM,
@@ -86,7 +97,13 @@ def glyph(family: str, weight: int, char: str) -> Glyph:
         top=(origin[1] - ink[1]) / _EM,
         bottom=(origin[1] - ink[3]) / _EM,
         area=area,
+        rows=rows.astype(np.float32),
     )
+
+
+def _flat_rows() -> NDArray[np.float32]:
+    inside = (ROW_EDGES[:-1] <= 0.82) & (ROW_EDGES[1:] >= -0.08)
+    return (inside * 0.3 / inside.sum()).astype(np.float32)
 
 
 @lru_cache(maxsize=4096)
@@ -114,4 +131,5 @@ def extent(text: str, family: str, weight: int) -> TextExtent:
         top=max(g.top for g in inked),
         bottom=min(g.bottom for g in inked),
         area=sum(g.area for g in inked),
+        rows=np.sum([g.rows for g in inked], axis=0),
     )

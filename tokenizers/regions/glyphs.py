@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watersmeet.tokenizers.regions.flat import pack_colors, unpack_color
-from watersmeet.tokenizers.regions.fonts import FAMILIES, WEIGHTS, extent
+from watersmeet.tokenizers.regions.fonts import FAMILIES, ROW_EDGES, WEIGHTS, extent
 
 RGB = tuple[int, int, int]
 
@@ -120,7 +120,7 @@ def _underline_rows(ink_hw: NDArray[np.float32]) -> NDArray[np.bool_]:
         return out
     inner = ink_hw[:, columns[0] : columns[-1] + 1]
     share = (inner > 0.4).mean(1)
-    rows = np.flatnonzero(share >= 0.72)
+    rows = np.flatnonzero(share >= 0.85)
     rows = rows[rows > 0.6 * height]
     if len(rows) and len(rows) <= max(2, height // 8):
         # a line has paper or little ink in the row above it; the foot of a row of block letters has not
@@ -156,7 +156,9 @@ def measure_text(image_HW3: NDArray[np.uint8], box: tuple[float, float, float, f
     top, bottom = _span(glyph_ink.max(1))
     left, right = _span(glyph_ink.max(0))
     cut = box[1] <= 0.5 or box[3] >= height - 0.5  # the picture ends inside the line: its height says nothing
-    faces = _faces(text.strip(), right - left, 0.0 if cut else bottom - top, float(glyph_ink.sum()), flat and not cut)
+    faces = _faces(
+        text.strip(), right - left, 0.0 if cut else bottom - top, glyph_ink.sum(1) if flat and not cut else None, top
+    )
     best = min(faces, key=lambda f: f.cost) if faces else Face(family="sans", weight=400, size=guess, cost=0.0)
     if cut:  # of the width, too, only a part may show
         faces = [replace(f, size=max(f.size, 0.8 * (box[3] - box[1]))) for f in faces]
@@ -174,11 +176,16 @@ def measure_text(image_HW3: NDArray[np.uint8], box: tuple[float, float, float, f
     )
 
 
-def _faces(text: str, width: float, height: float, area: float, flat: bool) -> list[Face]:
-    """Every face with the size at which `text` has about this ink width, height (0: unknown) and area (px)."""
+def _faces(text: str, width: float, height: float, rows: NDArray[np.float32] | None, top: float) -> list[Face]:
+    """Every face with the size at which `text` has about this ink.
+
+    Known of the ink are its width and height (px; height 0: unknown), and, over even paper, how much of it lies in
+    each row of pixels, and where its first row is.
+    """
     if not text or width < 1:
         return []
     out = []
+    total = None if rows is None else np.concatenate([[0.0], np.cumsum(rows)])
     many = min(1.0, len(text) / 6)  # a few letters do not tell faces apart
     for family in FAMILIES:
         for weight in WEIGHTS:
@@ -187,10 +194,16 @@ def _faces(text: str, width: float, height: float, area: float, flat: bool) -> l
                 continue
             by_width = width / line.width
             by_height = height / line.height if line.height > 0.2 and height > 0 else by_width
-            by_area = math.sqrt(area / line.area) if line.area > 0 and flat else by_width
             doubt = 0.035 + 0.6 / max(height, 4.0)  # half a pixel up or down
-            cost = (math.log(by_width / by_height) / doubt) ** 2
-            cost += (math.log(by_area / by_width) / 0.07) ** 2
+            cost = min(16.0, (math.log(by_width / by_height) / doubt) ** 2)
+            if total is not None and line.area > 0 and total[-1] > 0:
+                by_area = math.sqrt(float(total[-1]) / line.area)
+                cost += min(6.0, (math.log(by_area / by_width) / 0.07) ** 2)
+                # where letters carry their ink tells faces apart: x-height, serifs, descenders
+                size = math.sqrt(by_width * by_height)
+                seen = np.diff(np.interp(top + (line.top - ROW_EDGES) * size, np.arange(len(total)), total))
+                wrong = 0.5 * float(np.abs(seen / total[-1] - line.rows / line.area).sum())
+                cost += min(12.0, (wrong / 0.08) ** 2) * many
             cost += _RARE[family] * (2 - many) + (0.5 if weight == 700 else 0.0)
             # agreeing measures: the width is the more exact one; else the height is nearer the eye
             trust = math.exp(-((math.log(by_width / by_height) / (2 * doubt)) ** 2)) * min(1.0, len(text) / 3)

@@ -123,8 +123,13 @@ def main_color(pixels_N3: NDArray) -> tuple[RGB, float]:
         step = max(1, int((pixels_N3.shape[0] * pixels_N3.shape[1] / 20000) ** 0.5))
         pixels_N3 = pixels_N3[::step, ::step]
     flat = pixels_N3.reshape(-1, 3)
-    values, counts = np.unique(pack_colors(flat), return_counts=True)
-    color = unpack_color(values[counts.argmax()])
+    packed = pack_colors(flat)
+    middle = packed[len(packed) // 2]
+    if np.count_nonzero(packed == middle) * 2 > len(packed):
+        color = unpack_color(middle)  # more than half: no need to count the others
+    else:
+        values, counts = np.unique(packed, return_counts=True)
+        color = unpack_color(values[counts.argmax()])
     close = np.abs(flat.astype(np.int16) - np.array(color, np.int16)).max(1) <= 3
     return color, float(close.mean())
 

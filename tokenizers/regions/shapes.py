@@ -105,6 +105,7 @@ class _Finder:
         if float(self.areas.size_C[self.areas.size_C >= 64].sum()) < 0.35 * self.height * self.width:
             # photographs, and screens that went through JPEG: flat means nearly equal
             self.areas = find_areas(image, tolerance=3)
+        self.limit = round(MAX_SHAPES * max(1.0, self.height * self.width / (1280 * 757)))
         self.background = page_background(self.areas, image)
         self.base = np.zeros((self.height, self.width), bool)  # pixels explained by flat boxes
 
@@ -122,9 +123,8 @@ class _Finder:
         shapes = [self._shape(rect) for rect in rects]
         shapes += [Shape(bounds=b, kind="rule", color=c) for b, c in rules]
         shapes += [Shape(bounds=b, kind="picture", color=self._mean(b)) for b in pictures]
-        limit = round(MAX_SHAPES * max(1.0, self.height * self.width / (1280 * 757)))
-        if len(shapes) > limit:
-            shapes = sorted(shapes, key=lambda s: (-self._worth(s), s.bounds))[:limit]
+        if len(shapes) > self.limit:
+            shapes = sorted(shapes, key=lambda s: (-self._worth(s), s.bounds))[: self.limit]
         return shapes, self.background
 
     # flat boxes ---------------------------------------------------------------------------------------------------
@@ -136,8 +136,12 @@ class _Finder:
         boxes = np.stack([areas.x0_C, areas.y0_C, areas.x1_C, areas.y1_C], axis=1)[candidates]
         large = wide[candidates] * high[candidates] >= 20000
         keep = large | ~glyph_parts(boxes, self.texts_M4)
+        candidates, boxes = candidates[keep], boxes[keep]
+        # a heat map has thousands of boxes; no page has
+        largest = np.argsort(-areas.size_C[candidates], kind="stable")[: 3 * self.limit]
+        candidates, boxes = candidates[np.sort(largest)], boxes[np.sort(largest)]
         flat = self.image.reshape(-1, 3)
-        for index, box in zip(candidates[keep].tolist(), boxes[keep].tolist(), strict=True):
+        for index, box in zip(candidates.tolist(), boxes.tolist(), strict=True):
             bounds: Bounds = tuple(box)
             mask = areas.mask(index)
             fit = fit_rect(mask)
@@ -225,6 +229,9 @@ class _Finder:
         areas = find_areas(self.image, tolerance=2, mask=mask)
         outer = areas.labels_HW[~mask]
         areas.size_C[np.unique(outer)] = 0  # what lies outside the mask is not a candidate
+        # a gradient fills its box; a soft shadow only goes around one
+        whole = (areas.x1_C - areas.x0_C) * (areas.y1_C - areas.y0_C)
+        areas.size_C[areas.size_C < 0.5 * whole] = 0
         return self._rects(areas, smallest=600, color_of=False)
 
     def _lines(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -270,8 +277,14 @@ class _Finder:
         changed = True
         while changed:
             changed = False
+            twins: dict[tuple[RGB, int], list[Rect]] = {}
+            for rect in out:
+                if not rect.border_width:
+                    twins.setdefault((rect.color, rect.bounds[0] // 4), []).append(rect)
             for i, upper in enumerate(out):
-                lower = next((r for r in out if r is not upper and self._continues(upper, r, out, pictures)), None)
+                cell = upper.bounds[0] // 4
+                near = [r for c in (cell - 1, cell, cell + 1) for r in twins.get((upper.color, c), ())]
+                lower = next((r for r in near if r is not upper and self._continues(upper, r, out, pictures)), None)
                 if lower is not None:
                     a, b = upper.bounds, lower.bounds
                     joined = replace(
