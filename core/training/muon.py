@@ -93,7 +93,8 @@ class MuonAdamW(torch.optim.Optimizer):
     ns_dtype      dtype of the Newton-Schulz iteration; bfloat16 is faster where the CPU has matrix units for it
 
     A parameter whose gradient is None is treated as having gradient zero, so that the update does not depend on which
-    modalities a batch happened to contain.
+    modalities a batch happened to contain. A step uses the gradients up as scratch space: zero them before the next
+    backward pass, as any loop does.
     """
 
     def __init__(
@@ -168,7 +169,9 @@ class MuonAdamW(torch.optim.Optimizer):
         momenta = [self.state[param]["momentum"] for param in params]
         torch._foreach_mul_(momenta, self.momentum)
         torch._foreach_add_(momenta, grads)
-        updates = torch._foreach_add(grads, momenta, alpha=self.momentum) if self.nesterov else momenta
+        if self.nesterov:
+            torch._foreach_add_(grads, momenta, alpha=self.momentum)
+        updates = grads if self.nesterov else momenta
         if group["weight_decay"]:
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
         for bucket in self._buckets:
@@ -178,8 +181,8 @@ class MuonAdamW(torch.optim.Optimizer):
             orthogonal = newton_schulz(stacked, steps=self.ns_steps)
             rate = group["lr"] * 0.2 * math.sqrt(bucket.n)
             for slot in bucket.slots:
-                target = _blocks(params[slot.index], slot)
-                target.add_(orthogonal[slot.start : slot.start + slot.count].to(target.dtype), alpha=-rate)
+                # mixed dtypes add in float32 without a copy
+                _blocks(params[slot.index], slot).add_(orthogonal[slot.start : slot.start + slot.count], alpha=-rate)
 
     def _adamw(self, group: dict[str, Any]) -> None:
         params, grads = group["params"], self._grads(group)

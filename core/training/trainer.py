@@ -37,6 +37,7 @@ from watersmeet.core.training.meters import Meters
 from watersmeet.core.training.muon import MuonAdamW
 from watersmeet.core.training.packing import Batch, Dataset, Packer, fixed_batches
 from watersmeet.core.training.schedule import lr_factor
+from watersmeet.kernels.native import keep_memory
 
 # a resumed run may differ from the saved one in these; anything else would silently be another run
 _MAY_CHANGE = ("schedule", "run", "optimizer", "val_options")
@@ -317,6 +318,8 @@ class Trainer:
 
     def run(self, *, max_minutes: float | None = None) -> Summary:
         """Train until `schedule.steps`, a signal (SIGTERM, SIGINT) or `max_minutes`; always ends with a checkpoint."""
+        # large blocks of a step are used again by the next one instead of being faulted in anew: a third of the time
+        keep_memory()
         handlers = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
