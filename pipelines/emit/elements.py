@@ -1,16 +1,15 @@
 """The element tree: tags, texts and declarations of a page, before any target writes it down."""
 
-import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.emit.flow import Flow, build, has_look
-from watersmeet.pipelines.emit.fonts import Font, installed, metrics, text_width
+from watersmeet.pipelines.emit.fonts import Font, metrics
+from watersmeet.pipelines.emit.prepare import page_font, tidy, within
 from watersmeet.pipelines.emit.style import Declarations, box_look, px, rgb, text_look
-from watersmeet.pipelines.emit.text import Piece, Row, TextBlock, resolve_font
-from watersmeet.pipelines.layout.tree import RGB, Node, Style, TextLine
+from watersmeet.pipelines.emit.text import Piece, Row, TextBlock
+from watersmeet.pipelines.layout.tree import RGB, Node, Style
 
 VOID = ("img", "input", "hr", "br", "rect")
 
@@ -61,8 +60,9 @@ def make_page(tree: Node, title: str, width: float | None) -> Page:
     if tree.kind != "page":
         tree = Node(kind="page", box=tree.box, children=(tree,))
     width = float(width) if width else max(1.0, tree.box.width)
-    tree = _tidy(tree.shifted(-tree.box.x0, -tree.box.y0), inside_table=False)
-    families, base, color = _page_font(tree)
+    tree = tidy(tree.shifted(-tree.box.x0, -tree.box.y0), inside_table=False)
+    tree = within(tree, width)
+    families, base, color = page_font(tree)
     flow = build(tree, families, base, width)
     breakpoint = int(max(640, 0.8 * width)) if width >= 640 else int(max(1, min(width, 360)))
     maker = _Maker(base, color)
@@ -76,69 +76,6 @@ def make_page(tree: Node, title: str, width: float | None) -> Page:
         base_color=color,
         background=tree.style.background or (255, 255, 255),
     )
-
-
-def _tidy(node: Node, *, inside_table: bool) -> Node:
-    """Rows that stand outside a table get one; pages inside pages become groups."""
-    children: list[Node] = []
-    rows: list[Node] = []
-
-    def close() -> None:
-        if rows:
-            children.append(Node(kind="table", box=Box.around([r.box for r in rows]), children=tuple(rows)))
-            rows.clear()
-
-    for child in node.children:
-        child = _tidy(child, inside_table=child.kind == "table")
-        if child.kind == "page":
-            child = child.replace(kind="group")
-        if child.kind == "tr" and not inside_table:
-            rows.append(child)
-            continue
-        close()
-        children.append(child)
-    close()
-    return node.replace(children=tuple(children))
-
-
-def _page_font(tree: Node) -> tuple[dict[str, str], Font, RGB]:
-    """What to draw each family with, and the font and colour that most letters of the page have."""
-    lines = [line for node in tree.walk() for line in node.lines if line.text.strip()]
-    families = {"sans": _sans(lines)}
-    fonts: Counter[Font] = Counter()
-    colors: Counter[RGB] = Counter()
-    for line in lines:
-        fonts[resolve_font(line.text, line.box, line.style, families, Font())] += len(line.text)
-        colors[line.style.color or (0, 0, 0)] += len(line.text)
-    base = fonts.most_common(1)[0][0] if fonts else Font()
-    return families, replace(base, weight=400, italic=False), colors.most_common(1)[0][0] if colors else (0, 0, 0)
-
-
-def _sans(lines: list[TextLine]) -> str:
-    """The sans-serif that fits the page's lines best: most pages have one, and it need not be as wide as Arial."""
-    fits = [
-        line
-        for line in lines
-        if line.style.font_size
-        and line.style.font_family in (None, "sans")
-        and len(line.text) > 3
-        and line.box.width > 8
-    ]
-    letters = sum(len(line.text) for line in fits)
-    if letters < 30:
-        return "sans"
-    errors = {}
-    for family in ("sans", "wide", "narrow"):
-        if not installed(family):
-            continue
-        off = 0.0
-        for line in fits:
-            font = Font(family=family, size=line.style.font_size or 16.0, weight=line.style.font_weight or 400)
-            off += len(line.text) * abs(math.log(max(text_width(line.text, font), 1.0) / line.box.width))
-        errors[family] = off / letters
-    best = min(errors, key=lambda family: errors[family], default="sans")
-    # another face than Arial has to earn it: letter-spacing covers small differences
-    return best if best != "sans" and errors["sans"] > 0.03 and errors[best] < 0.6 * errors["sans"] else "sans"
 
 
 _PLAIN = {
@@ -543,8 +480,3 @@ def _is_faint(text: Style, box: Style) -> bool:
     ink = _luminance(text.color or (0, 0, 0))
     ground = _luminance(box.background or (255, 255, 255))
     return abs(ink - ground) < 0.72
-
-
-def line(text: str, box: Box, **style: object) -> TextLine:
-    """A text line, written short; for examples and tests."""
-    return TextLine(text=text, box=box, style=Style(**style))  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ FAMILIES: dict[str, str] = {
     "serif": '"Times New Roman", "Liberation Serif", Times, serif',
     "mono": '"Courier New", "Liberation Mono", monospace',
     "wide": '"DejaVu Sans", Verdana, sans-serif',
+    "wide-serif": '"DejaVu Serif", Georgia, serif',
     "narrow": '"Liberation Sans Narrow", "Arial Narrow", Arial, sans-serif',
 }
 _STEMS = {
@@ -28,6 +29,7 @@ _STEMS = {
     "mono": "LiberationMono",
     "narrow": "LiberationSansNarrow",
     "wide": "DejaVuSans",
+    "wide-serif": "DejaVuSerif",
 }
 _FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts", "/Library/Fonts")
 
@@ -63,10 +65,10 @@ def _face(family: str, bold: bool, italic: bool) -> Any:
     """The opened face, or None where it is not installed."""
     style = {(False, False): "Regular", (True, False): "Bold", (False, True): "Italic", (True, True): "BoldItalic"}
     name = f"{_STEMS[family]}-{style[bold, italic]}"
-    if family == "wide":
-        name = {"Regular": "DejaVuSans", "Bold": "DejaVuSans-Bold", "Italic": "DejaVuSans-Oblique"}.get(
-            style[bold, italic], "DejaVuSans-BoldOblique"
-        )
+    if name.startswith("DejaVu"):
+        slanted = "Italic" if family == "wide-serif" else "Oblique"
+        name = _STEMS[family] + ("-" + "Bold" * bold + slanted * italic if bold or italic else "")
+        name = name if family != "wide-serif" or name in _files() else _STEMS[family]
     path = _files().get(name)
     return None if path is None else ImageFont.truetype(str(path), _UNITS)
 

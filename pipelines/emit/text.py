@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 from watersmeet.core.geometry import Box
-from watersmeet.pipelines.emit.fonts import Font, clusters, installed, metrics, text_width
+from watersmeet.pipelines.emit.fonts import FAMILIES, Font, clusters, installed, metrics, text_width
 from watersmeet.pipelines.layout.tree import Style, TextLine
 
 SPACING_LIMIT = 0.06  # letter-spacing stays within this share of the font size
@@ -59,6 +59,7 @@ def resolve_font(text: str, box: Box, style: Style, families: dict[str, str], de
     """The font of one line. The measured size is the truth; without one the line's width decides, within its height."""
     family = style.font_family or default.family
     family = families.get(family, family)
+    family = family if family in FAMILIES else default.family
     weight = style.font_weight or 400
     size = style.font_size
     if size is None or size <= 0:
