@@ -7,6 +7,7 @@ from pathlib import Path
 
 from watersmeet.pipelines.emit import emit
 from watersmeet.pipelines.layout.complete import attach_shapes
+from watersmeet.pipelines.layout.nest import nest
 from watersmeet.pipelines.layout.repair import regroup
 from watersmeet.pipelines.layout.tree import Node
 from watersmeet.pipelines.measure import crop_pictures, measure_tree
@@ -40,8 +41,9 @@ def measured(name: str, tree: Node, shot: Screenshot, folder: Path) -> Candidate
 
 def alternatives(tree: Node, shot: Screenshot, scratch: Path) -> list[Candidate]:
     """The model's tree; the same with every found box; and both with their leaves grouped anew by geometry."""
+    tree = nest(tree, shot.regions)
     own = measured("the model's tree", tree, shot, scratch / "own")
-    full = attach_shapes(tree, shot.regions)
+    full = nest(attach_shapes(tree, shot.regions), shot.regions)
     made = (
         [own]
         if full == tree

@@ -12,6 +12,7 @@ from watersmeet.core.errors import RenderError, UsageError
 from watersmeet.pipelines.browser.find import find_chromium
 from watersmeet.pipelines.browser.render import Browser
 from watersmeet.pipelines.emit import emit
+from watersmeet.pipelines.layout.nest import nest
 from watersmeet.pipelines.layout.propose import propose
 from watersmeet.pipelines.layout.simplify import to_tree
 from watersmeet.pipelines.layout.tree import Node
@@ -89,7 +90,7 @@ class ScreenshotToCode:
             if self.settings.alternatives and judge is not None:
                 trees = alternatives(proposal.tree, shot, scratch)
             else:
-                trees = [measured("the model's tree", proposal.tree, shot, scratch / "own")]
+                trees = [measured("the model's tree", nest(proposal.tree, shot.regions), shot, scratch / "own")]
             ranked = judge_all(trees, judge, scratch, lambda share: progress("rendering", 0.65 + 0.25 * share))
             best = ranked[0]
             code = write_page(best, self.settings.target, stage, title)

@@ -305,7 +305,7 @@ def _pieces(image: NDArray[np.uint8], box: tuple[int, int, int, int]) -> list[tu
 
 def _prepare(image: NDArray[np.uint8], x0: int, y0: int, x1: int, y1: int) -> NDArray[np.uint8]:
     """Crop with a margin in the paper's colour, scaled to the recogniser's height."""
-    height, width = image.shape[:2]
+    height = image.shape[0]
     margin_y, margin_x = max(2, round((y1 - y0) * 0.16)), max(2, round((y1 - y0) * 0.2))
     ty, by = max(0, y0 - margin_y), min(height, y1 + margin_y)
     crop = image[ty:by, x0:x1]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from watersmeet.tokenizers.regions.bands import join_bands
 from watersmeet.tokenizers.regions.flat import (
     Areas,
     find_areas,
@@ -554,4 +555,5 @@ def find_shapes(
         )
         for t in texts
     ]
-    return _Finder(array, [t for t in rounded if area_of(t)]).run()
+    shapes, background = _Finder(array, [t for t in rounded if area_of(t)]).run()
+    return join_bands(shapes, array), background

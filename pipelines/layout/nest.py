@@ -1,0 +1,89 @@
+"""Whatever lies on a panel belongs into it: otherwise the panel, painted later, would hide it."""
+
+from dataclasses import dataclass, field
+
+from watersmeet.core.geometry import Box
+from watersmeet.pipelines.layout.regions import Regions
+from watersmeet.pipelines.layout.repair import reads_before
+from watersmeet.pipelines.layout.tree import CONTAINERS, Node
+
+_INSIDE = 0.9  # share of a node that must lie on a panel
+
+
+@dataclass(kw_only=True, eq=False)
+class _Item:
+    """A node that can be moved. `panel` is set for containers that are painted as a found box."""
+
+    node: Node
+    panel: bool
+    children: list["_Item"] = field(default_factory=list)
+    parent: "_Item | None" = None
+
+    def ancestors(self) -> list["_Item"]:
+        out, item = [], self.parent
+        while item is not None:
+            out.append(item)
+            item = item.parent
+        return out
+
+    def frozen(self) -> Node:
+        return self.node.replace(children=tuple(child.frozen() for child in self.children))
+
+
+def nest(tree: Node, regions: Regions) -> Node:
+    """The same nodes, each below the smallest painted container that it lies on; panels lie on larger panels.
+
+    A container counts as painted if its box is one of the found shapes. Containers move as a whole where they fit.
+    """
+    boxes = {_key(shape.box) for shape in regions.shapes}
+    panels: list[_Item] = []
+    root = _thaw(tree, boxes, panels)
+    panels = sorted((p for p in panels if p is not root), key=lambda p: p.node.box.area)
+    _settle(root, panels)
+    return root.frozen()
+
+
+def _key(box: Box) -> tuple[float, float, float, float]:
+    return round(box.x0, 1), round(box.y0, 1), round(box.x1, 1), round(box.y1, 1)
+
+
+def _thaw(node: Node, boxes: set[tuple[float, float, float, float]], panels: list[_Item]) -> _Item:
+    painted = node.kind in CONTAINERS and node.kind not in ("page", "table", "tr") and _key(node.box) in boxes
+    item = _Item(node=node, panel=painted)
+    if painted:
+        panels.append(item)
+    for child in node.children:
+        below = _thaw(child, boxes, panels)
+        below.parent = item
+        item.children.append(below)
+    return item
+
+
+def _settle(item: _Item, panels: list[_Item]) -> None:
+    for child in list(item.children):
+        if child.parent is not item:
+            continue
+        home = _home(child, panels)
+        if home is not None and home is not child.parent and home not in child.ancestors():
+            item.children.remove(child)
+            _place(child, home)
+        _settle(child, panels)
+
+
+def _home(item: _Item, panels: list[_Item]) -> _Item | None:
+    """The smallest panel that `item` lies on and that is not part of it."""
+    box = item.node.box
+    for panel in panels:
+        larger = panel.node.box.area > box.area * 1.001
+        if larger and panel is not item and box.intersection(panel.node.box) >= _INSIDE * max(box.area, 1e-6):
+            return None if item in panel.ancestors() else panel
+    return None
+
+
+def _place(item: _Item, home: _Item) -> None:
+    item.parent = home
+    for at, other in enumerate(home.children):
+        if reads_before(item.node.box, other.node.box):
+            home.children.insert(at, item)
+            return
+    home.children.append(item)
