@@ -96,7 +96,7 @@ def write_outcome(
 
 def _target_note(target: str) -> str:
     if target == "react":
-        return "react; rendered here as the same tree in HTML, since a React build needs Node.js"
+        return "react; rendered from the finished markup in index.html, which shows before and without a build"
     return target
 
 

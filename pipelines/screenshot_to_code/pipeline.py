@@ -94,11 +94,7 @@ class ScreenshotToCode:
             ranked = judge_all(trees, judge, scratch, lambda share: progress("rendering", 0.65 + 0.25 * share))
             best = ranked[0]
             code = write_page(best, self.settings.target, stage, title)
-            # React needs a build before it can be shown, so its tree is shown as HTML
-            shown = scratch / "shown" if self.settings.target == "react" else stage
-            if shown != stage:
-                write_page(best, "html", shown, title)
-            judged, failure = try_judge(judge, shown / "index.html")
+            judged, failure = try_judge(judge, stage / "index.html")
         return Outcome(
             tree=best.tree,
             code=code,
