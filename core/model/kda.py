@@ -115,6 +115,7 @@ class KimiDeltaAttention(nn.Module):
             l2_norm(q), l2_norm(key), v, g, torch.sigmoid(b.float()), layout.cu_seqlens,
             bounded=self.lower_bound is not None, initial_state=state.recurrent[rows], output_final_state=True,
         )  # fmt: skip
+        assert window is not None and recurrent is not None
         state.conv[rows], state.recurrent[rows] = window, recurrent
         return o
 

@@ -159,6 +159,8 @@ def keep_memory() -> bool:
     try:
         libc = ctypes.CDLL(None)
         trim_threshold, top_pad, mmap_max = -1, -2, -4  # names of malloc.h
-        return bool(libc.mallopt(mmap_max, 0) and libc.mallopt(trim_threshold, 2**31 - 1) and libc.mallopt(top_pad, 2**27))
+        return bool(
+            libc.mallopt(mmap_max, 0) and libc.mallopt(trim_threshold, 2**31 - 1) and libc.mallopt(top_pad, 2**27)
+        )
     except (OSError, AttributeError):
         return False

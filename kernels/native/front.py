@@ -6,7 +6,6 @@ Legend of shapes: T tokens, H heads, K head width, C = H * K channels, W taps, P
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 

@@ -19,7 +19,13 @@ BOUND = -5.0
 class _Delta(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, g, beta, cu_seqlens, scale):  # type: ignore[no-untyped-def,override]
-        q, k, v, g, beta = q.contiguous(), k.contiguous(), v.contiguous(), g.float().contiguous(), beta.float().contiguous()
+        q, k, v, g, beta = (
+            q.contiguous(),
+            k.contiguous(),
+            v.contiguous(),
+            g.float().contiguous(),
+            beta.float().contiguous(),
+        )
         o, _ = delta_rule_forward(q, k, v, g, beta, cu_seqlens, scale, None, False)
         ctx.save_for_backward(q, k, v, g, beta, cu_seqlens)
         ctx.scale = scale

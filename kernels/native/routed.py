@@ -184,7 +184,16 @@ class _Routed(torch.autograd.Function):
         lib.gather_sum_(
             half(rows), pointer(d_rows), pointer(order.at), pointer(d_z), size(tokens), k, size(width), threads(tokens)
         )
-        return d_z, d_share, d_w13, d_w2, None if norm is None else d_gain.to(norm.dtype), None, None, None
+        return (
+            d_z,
+            d_share,
+            d_w13,
+            d_w2,
+            None if norm is None or d_gain is None else d_gain.to(norm.dtype),
+            None,
+            None,
+            None,
+        )
 
 
 def routed_experts_torch(

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+
 from watersmeet.core.config import preset
 from watersmeet.core.model import Model
 from watersmeet.core.stream import Span, Stream, content_key, pack, supervise

@@ -1,6 +1,7 @@
 """Quantile Balancing: the histogram against the exact quantile, sharding, convergence; and the load statistics."""
 
 import torch
+
 from watersmeet.core.balancing import bin_range, exact_quantile_bias, quantile_bias, required_bias_histogram
 from watersmeet.core.model.moe import Router
 

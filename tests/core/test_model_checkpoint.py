@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
 from watersmeet.core.checkpoint import load_checkpoint, save_checkpoint
 from watersmeet.core.errors import CheckpointError
 from watersmeet.core.generate import generate

@@ -1,6 +1,7 @@
 """The configuration: patterns of the official models, round trip, and errors that name the field."""
 
 import pytest
+
 from watersmeet.core.config import ModelConfig, preset
 from watersmeet.core.errors import ConfigError
 from watersmeet.core.model.layer import ResidualStream

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from watersmeet.core.errors import ConfigError, WatersmeetError
 from watersmeet.core.model import Model
 from watersmeet.core.stream import Stream
@@ -147,7 +148,9 @@ def test_bfloat16_activations_train_float32_parameters(kit):
     out = model.loss(packed)
     out.loss.backward()
     assert out.loss.item() == pytest.approx(exact, rel=0.03)
-    assert all(p.dtype == torch.float32 and (p.grad is None or p.grad.dtype == torch.float32) for p in model.parameters())
+    assert all(
+        p.dtype == torch.float32 and (p.grad is None or p.grad.dtype == torch.float32) for p in model.parameters()
+    )
 
 
 def test_ordinary_residuals_and_unbounded_gates_of_kimi_linear(kit):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from watersmeet.core.errors import UsageError
 from watersmeet.core.generate import _sample, generate
 from watersmeet.core.stream import Stream
@@ -85,7 +86,12 @@ def test_a_mask_forces_ids_and_the_end(kit, model):
     masks = [Only([7, 8, 9], 2), None, Only([], 2)]
     told = []
     got = generate(
-        model, prompts(kit), max_new_tokens=5, eos_id=2, mask=masks, on_token=lambda index, token: told.append((index, token))
+        model,
+        prompts(kit),
+        max_new_tokens=5,
+        eos_id=2,
+        mask=masks,
+        on_token=lambda index, token: told.append((index, token)),
     )
     assert got[0].ids[:3] == [7, 8, 9] and got[0].stopped
     assert masks[0].seen == [*got[0].ids, 2] and masks[0].budgets == [5, 4, 3, 2, 1][: len(masks[0].seen)]

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from watersmeet.core.model.kda import KimiDeltaAttention
 from watersmeet.core.model.mla import LatentAttention, attention_mask
 from watersmeet.core.model.moe import LatentMoE
@@ -173,6 +174,6 @@ def test_initial_values(kit):
     layer = next(m for m in model.modules() if isinstance(m, KimiDeltaAttention))
     assert not layer.A_log.any()
     dt = torch.nn.functional.softplus(layer.dt_bias.double())
-    assert 0.9e-3 < dt.min() and dt.max() < 0.11 and dt.max() / dt.min() > 5
+    assert dt.min() > 0.9e-3 and dt.max() < 0.11 and dt.max() / dt.min() > 5
     queries = [p for name, p in model.named_parameters() if "res_proj" in name]
     assert len(queries) == 2 * 4 + 1 and not any(q.any() for q in queries)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from watersmeet.kernels import native
 from watersmeet.kernels.dispatch import forced
 from watersmeet.kernels.kda import kda
@@ -198,7 +199,9 @@ def test_a_token_does_not_feel_how_many_others_chose_its_expert():
     """Bitwise, because groups are never so small that matrix products add in another order."""
     z, w13, w2 = draw(90, 48).float(), draw(4, 64, 48, seed=1).float(), draw(4, 48, 32, seed=2).float()
     share = torch.full((90, 1), 1.0)
-    crowded = native.routed_experts(z, share, torch.zeros(90, 1, dtype=torch.int64), w13, w2, None, betas=(4.0, 25.0), eps=0.0)
+    crowded = native.routed_experts(
+        z, share, torch.zeros(90, 1, dtype=torch.int64), w13, w2, None, betas=(4.0, 25.0), eps=0.0
+    )
     for alone in (1, 2, 5, 12, 31):
         picked = torch.ones(90, 1, dtype=torch.int64)
         picked[:alone] = 0
