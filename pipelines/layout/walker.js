@@ -132,14 +132,34 @@
       function add(e, el, text, r, clipTo, extra) {
         const seen = meet(r, clipTo);
         if (seen[2] - seen[0] < 2 || seen[3] - seen[1] < 2) return false;
-        const whole = (r[2] - r[0]) * (r[3] - r[1]);
-        const part = (seen[2] - seen[0]) * (seen[3] - seen[1]) / whole;
-        if (part < 0.35) return false; // a sliver: nobody could read it
+        if (seen[3] - seen[1] < 0.5 * (r[3] - r[1])) return false; // half a line is hard to read
         if (covered(el, (seen[0] + seen[2]) / 2, (seen[1] + seen[3]) / 2)) return false;
         const record = { e, text, box: boxOf(seen) };
-        if (part < 0.98) { record.cut = 1; record.full = boxOf(r); }
+        if (r[2] - seen[2] > 1 || seen[0] - r[0] > 1 || seen[3] - seen[1] < 0.95 * (r[3] - r[1])) { record.cut = 1; record.full = boxOf(r); }
         texts.push(Object.assign(record, extra));
         return true;
+      }
+
+      /* The letters of node[a:b] that a sideways clip leaves, and the dots that stand for the rest. */
+      function visiblePart(node, el, a, b, clipTo, size) {
+        let dots = false;
+        for (let p = el, k = 0; p && k < 4 && !dots; p = p.parentElement, k++) {
+          const cs = win.getComputedStyle(p);
+          dots = cs.textOverflow === "ellipsis" && cs.overflowX !== "visible";
+        }
+        const right = clipTo[2] - (dots ? 0.8 * size : 0);
+        let first = -1, last = -1;
+        for (let k = a; k < b; k++) {
+          range.setStart(node, k); range.setEnd(node, k + 1);
+          const r = range.getBoundingClientRect();
+          const middle = (r.left + r.right) / 2 + dx;
+          if (r.width === 0 || middle < clipTo[0]) continue;
+          if (middle > right) { if (first >= 0) break; else continue; }
+          if (first < 0) first = k;
+          last = k + 1;
+        }
+        if (first < 0) return "";
+        return node.data.slice(first, last) + (dots && last < b ? "\u2026" : "");
       }
 
       function textNode(node, el, e, cs, clipTo) {
@@ -159,8 +179,11 @@
         if (ink && ink[3] < 0.15) return false; // transparent: nobody can read it
         const size = parseFloat(cs.fontSize) || 16;
         const pre = cs.whiteSpace.startsWith("pre") || cs.whiteSpace === "break-spaces";
-        const put = (raw, r) => {
-          if (r[2] - r[0] < 1) return false;
+        const put = (a, b, r) => {
+          if (r[2] - r[0] < 1 || !filled(meet(r, clipTo))) return false;
+          const whole = r[2] <= clipTo[2] + 2 && r[0] >= clipTo[0] - 2;
+          const raw = whole ? data.slice(a, b) : visiblePart(node, el, a, b, clipTo, size);
+          if (!raw.trim()) return false;
           const plain = raw.replace(PRIVATE, "").replace(/[\s\u00A0\u200B-\u200D\uFEFF\u00AD]+/g, " ").trim();
           const narrow = r[2] - r[0] <= 1.3 * size;
           const ligature = narrow && /^[a-z][a-z0-9_]{3,}$/.test(plain) && /icon|symbol|glyph/i.test(cs.fontFamily);
@@ -174,10 +197,10 @@
             const r = range.getBoundingClientRect();
             if (r.width > 0) all = [r.left + dx, r.top + dy, r.right + dx, r.bottom + dy];
           }
-          return put(data, all);
+          return put(first, last, all);
         }
         let any = false, from = -1, to = -1, box = null;
-        const flush = () => { if (box) any = put(data.slice(from, to), box) || any; box = null; };
+        const flush = () => { if (box) any = put(from, to, box) || any; box = null; };
         const take = (a, b, r) => {
           if (box) {
             const height = Math.min(r[3] - r[1], box[3] - box[1]);

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from watersmeet.core.errors import RenderError
 from watersmeet.pipelines.browser.find import find_chromium
 from watersmeet.pipelines.browser.render import Browser

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from watersmeet.core.errors import RenderError
 from watersmeet.pipelines.browser import find
 from watersmeet.pipelines.browser.find import find_chromium

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
 from watersmeet.core.errors import RenderError
 from watersmeet.pipelines.browser.render import Browser, RenderedPage
 
