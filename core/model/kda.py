@@ -19,7 +19,7 @@ from watersmeet.core.config import ModelConfig
 from watersmeet.core.model.ops import Layout, Linear, l2_norm
 from watersmeet.kernels.conv import short_conv
 from watersmeet.kernels.kda import kda_gate
-from watersmeet.kernels.native import delta_rule, gated_norm, kda_front
+from watersmeet.kernels.native import StepWeights, delta_rule, gated_norm, kda_front, kda_step, library
 
 
 class ShortConv(nn.Module):
@@ -67,6 +67,7 @@ class KimiDeltaAttention(nn.Module):
         self.o_norm = GatedNorm(k, config.rms_norm_eps)
         self.o_proj = Linear(channels, d)
         self._fused: tuple[Tensor, Tensor] | None = None
+        self._step: tuple[Tensor, StepWeights] | None = None
 
     def _merged(self) -> tuple[Tensor, Tensor]:
         """The matrices of q, k, v and beta stacked `[3C + H, D]`, and the three filters `[3C, W]`."""
@@ -78,9 +79,15 @@ class KimiDeltaAttention(nn.Module):
 
     def fuse(self, on: bool) -> None:
         """Keep the merged weights between calls (generation) or build them anew in each (training)."""
-        self._fused = None
-        if on:
-            self._fused = self._merged()
+        self._fused, self._step = None, None
+        if not on:
+            return
+        self._fused = self._merged()
+        if self.lower_bound is not None and self.gate_rank is None:
+            joint = torch.cat([self._fused[0], self.g_proj.weight, self.f_a_proj.weight])
+            norm, bound = self.o_norm, self.lower_bound
+            weights = StepWeights.of(self._fused[1], self.A_log, self.dt_bias, norm.weight, bound=bound, eps=norm.eps)
+            self._step = joint, weights
 
     def _project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q | k | v | logits of beta [T, 3C + H], logits of the decay [T, C], output gate [T, H, K], filters."""
@@ -120,7 +127,13 @@ class KimiDeltaAttention(nn.Module):
         return o
 
     def step(self, x_ND: Tensor, state: KdaState) -> Tensor:
-        """One new token for every stream of the cache, [N, D] -> [N, D]; the recurrence written out."""
+        """One new token for every stream of the cache, [N, D] -> [N, D]."""
+        if self._step is not None and library(x_ND, state.conv) is not None:
+            joint, weights = self._step
+            joint_NP = F.linear(x_ND, joint.to(x_ND.dtype))
+            z_NC = self.f_b_proj(joint_NP[:, -self.head_dim :])
+            return self.o_proj(kda_step(joint_NP, z_NC, state.conv, state.recurrent, weights))
+        # the recurrence written out
         h, k = self.num_heads, self.head_dim
         proj, z, gate, filters = self._project(x_ND)
         qkv, b = proj.split([3 * h * k, h], dim=-1)

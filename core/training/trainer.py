@@ -268,7 +268,7 @@ class Trainer:
         """Forward, backward, clip, update; returns what the log wants to know."""
         self.module.train()
         packed = [batch.packed.to(self.device) if self.device.type != "cpu" else batch.packed for batch in batches]
-        targets = self._sum_over_processes(sum(p.weight.sum() for p in packed)).item()  # type: ignore[union-attr]
+        targets = self._sum_over_processes(sum(p.weight.sum() for p in packed)).item()  # type: ignore[arg-type]
         self.meters.reset()
         for batch, on_device in zip(batches, packed, strict=True):
             out = self.module(Batch(**{**vars(batch), "packed": on_device}))
@@ -362,8 +362,8 @@ class Trainer:
                 self._evaluate_and_log()
             if max_minutes is not None and time.monotonic() - begin > 60 * max_minutes:
                 self._stop = self._stop or "time"
-            due = run.save_every and step % run.save_every == 0
-            due = due or (run.save_minutes and time.monotonic() - last_save > 60 * run.save_minutes)
+            due = bool(run.save_every) and step % run.save_every == 0
+            due = due or (run.save_minutes > 0 and time.monotonic() - last_save > 60 * run.save_minutes)
             if self._agree(bool(due)):
                 self.save()
                 last_save, last_saved_step = time.monotonic(), step

@@ -6,6 +6,7 @@ Legend: h, w rows and columns of the crop.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -51,7 +52,7 @@ def _mode(packed: NDArray[np.int32]) -> tuple[RGB, float]:
     return unpack_color(int(values[best])), float(counts[best] / packed.size)
 
 
-def _median(pixels_N3: NDArray) -> RGB:
+def _median(pixels_N3: NDArray[Any]) -> RGB:
     r, g, b = (int(v) for v in np.median(pixels_N3, axis=0))
     return r, g, b
 

@@ -225,7 +225,9 @@ def _split_at_edges(lines: list[_Snapped], frames: list[tuple[int, int, int, int
     return out
 
 
-def _edge_between(a: tuple[int, int, int, int], b: tuple[int, int, int, int], frames: list) -> bool:
+def _edge_between(
+    a: tuple[int, int, int, int], b: tuple[int, int, int, int], frames: list[tuple[int, int, int, int]]
+) -> bool:
     top, bottom = max(a[1], b[1]), min(a[3], b[3])
     return any(_holds(f, top, bottom) and any(a[2] - 2 <= edge <= b[0] + 2 for edge in (f[0], f[2])) for f in frames)
 
@@ -416,7 +418,9 @@ def _word_gaps(image: NDArray[np.uint8], box: tuple[int, int, int, int]) -> list
     return [(x0 + a, x0 + b) for a, b in gaps if b - a >= limit]
 
 
-def _words(read: _Read, box: tuple[int, int, int, int], gaps: list[tuple[int, int]]) -> tuple:
+def _words(
+    read: _Read, box: tuple[int, int, int, int], gaps: list[tuple[int, int]]
+) -> tuple[tuple[tuple[float, float, float, float], str], ...]:
     """Word boxes: the line cut at its word gaps, when their number agrees with the spaces read."""
     parts = read.text.split()
     x0, y0, x1, y1 = box

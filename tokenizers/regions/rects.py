@@ -1,6 +1,7 @@
 """Which flat areas are boxes: the rounded-rectangle test, the borders around a box, boxes made of thin lines."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +106,7 @@ def fit_rect(mask: NDArray[np.bool_]) -> tuple[float, int] | None:
     return radius, thickness
 
 
-def line_beside(image: NDArray, bounds: Bounds, side: str, depth: int) -> NDArray | None:
+def line_beside(image: NDArray[Any], bounds: Bounds, side: str, depth: int) -> NDArray[Any] | None:
     """Pixels of the line `depth` px outside (>= 0) or inside (< 0) one side, without its corners; None beyond the edge."""
     x0, y0, x1, y1 = bounds
     height, width = image.shape[:2]
@@ -117,12 +118,14 @@ def line_beside(image: NDArray, bounds: Bounds, side: str, depth: int) -> NDArra
     return image[y0 + cut_y : y1 - cut_y, x] if 0 <= x < width and y1 - y0 > 2 * cut_y else None
 
 
-def main_color(pixels_N3: NDArray) -> tuple[RGB, float]:
-    """The most frequent colour and its share (within 3 levels a channel)."""
+def main_color(pixels_N3: NDArray[Any]) -> tuple[RGB, float]:
+    """The most frequent colour and its share (within 3 levels a channel); white with share 0 for no pixels."""
     if pixels_N3.ndim == 3:  # a sample of a large box is enough
         step = max(1, int((pixels_N3.shape[0] * pixels_N3.shape[1] / 20000) ** 0.5))
         pixels_N3 = pixels_N3[::step, ::step]
     flat = pixels_N3.reshape(-1, 3)
+    if not len(flat):
+        return (255, 255, 255), 0.0
     packed = pack_colors(flat)
     middle = packed[len(packed) // 2]
     if np.count_nonzero(packed == middle) * 2 > len(packed):
@@ -138,7 +141,7 @@ def color_distance(a: RGB, b: RGB) -> int:
     return max(abs(int(p) - int(q)) for p, q in zip(a, b, strict=True))
 
 
-def walk_out(image: NDArray, bounds: Bounds, side: str, inner: RGB) -> tuple[int, RGB | None, RGB | None, int]:
+def walk_out(image: NDArray[Any], bounds: Bounds, side: str, inner: RGB) -> tuple[int, RGB | None, RGB | None, int]:
     """Walk outwards over one side: (border width, border colour, settled colour outside, px of soft shadow)."""
     colors: list[RGB] = []
     for depth in range(MAX_BORDER + 4):
@@ -183,7 +186,7 @@ def walk_out(image: NDArray, bounds: Bounds, side: str, inner: RGB) -> tuple[int
     return 0, None, far, reach
 
 
-def add_border(image: NDArray, rect: Rect) -> tuple[Rect, list[RGB | None]]:
+def add_border(image: NDArray[Any], rect: Rect) -> tuple[Rect, list[RGB | None]]:
     """Look around a filled box for a border: the box with it, and the colours that surround it (t, r, b, l)."""
     found = {side: walk_out(image, rect.bounds, side, rect.color) for side in "trbl"}
     outside = [found[side][2] for side in "trbl"]
@@ -218,7 +221,7 @@ def add_border(image: NDArray, rect: Rect) -> tuple[Rect, list[RGB | None]]:
     return replace(rect, shadow=shadow), outside
 
 
-def is_soft_ring(image: NDArray, rect: Rect) -> bool:
+def is_soft_ring(image: NDArray[Any], rect: Rect) -> bool:
     """True for one step of a soft shadow: its colour hardly differs from what lies just outside or just inside."""
     x0, y0, x1, y1 = rect.bounds
     b = rect.border_width
@@ -238,7 +241,7 @@ def is_soft_ring(image: NDArray, rect: Rect) -> bool:
     return soft >= 2
 
 
-def boxes_from_lines(areas: Areas, image: NDArray, across: NDArray, down: NDArray) -> list[Rect]:
+def boxes_from_lines(areas: Areas, image: NDArray[Any], across: NDArray[Any], down: NDArray[Any]) -> list[Rect]:
     """Boxes whose four sides are thin lines that do not meet, because their corners are round and mixed in colour.
 
     `across` and `down` are indices of horizontal and vertical line areas.

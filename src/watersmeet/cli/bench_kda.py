@@ -107,7 +107,8 @@ def run() -> None:
         bounds = torch.tensor([0, T], dtype=torch.int32)
 
         def compiled(*x: Any) -> Any:
-            return delta_rule(*(y[0] for y in x), bounds, bounded=True)[0][None], None
+            q, k, v, g, beta = (y[0] for y in x)
+            return delta_rule(q, k, v, g, beta, bounds, bounded=True)[0][None], None
 
         forms: dict[str, Callable[..., Any]] = {} if peer is None else {PEER_NAME: theirs}
         forms |= {"torch, any gate": kda, "torch, gate above -5": bounded}
