@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
+
 from watersmeet.tokenizers.regions.flat import find_areas
 from watersmeet.tokenizers.regions.order import reading_order
 from watersmeet.tokenizers.regions.shapes import find_shapes, overlap

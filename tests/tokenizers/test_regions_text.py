@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
+
 from watersmeet.tokenizers.regions.boxes import measure_box
 from watersmeet.tokenizers.regions.fonts import extent, load_font
 from watersmeet.tokenizers.regions.glyphs import measure_text, measure_texts

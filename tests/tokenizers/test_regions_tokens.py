@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from PIL import Image, ImageDraw
+
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.core.stream import Stream, pack
 from watersmeet.tokenizers.regions import features

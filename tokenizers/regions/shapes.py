@@ -4,8 +4,10 @@ Flat areas that fill a rounded rectangle are panels, buttons and fields; what is
 an icon; long thin areas are rules. Nothing here is learnt and nothing depends on time or chance.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -49,6 +51,11 @@ class Shape:
     border_color: RGB | None = None
     border_width: float = 0.0
     radius: float = 0.0
+
+
+def _rgb(color_3: NDArray[Any]) -> RGB:
+    r, g, b = (int(v) for v in color_3)
+    return r, g, b
 
 
 def area_of(bounds: Bounds) -> int:
@@ -119,7 +126,7 @@ class _Finder:
         rects, pictures = self._illustrations(rects, pictures)
         rects = self._drop_parts(rects, pictures)
         rects = self._stacked(rects, pictures)
-        rects = self._drop_remainders(rects)
+        rects = self._drop_lattice(self._drop_remainders(rects))
         pictures, rules = self._small_rules(pictures, rules)
         shapes = [self._shape(rect) for rect in rects]
         shapes += [Shape(bounds=b, kind="rule", color=c) for b, c in rules]
@@ -151,10 +158,10 @@ class _Finder:
                     self._explain(bounds, mask)
                 continue
             radius, thickness = fit
-            color = tuple(int(v) for v in flat[areas.first_C[index]])
+            color = _rgb(flat[areas.first_C[index]])
             if not color_of:
                 pixels = self.image[bounds[1] : bounds[3], bounds[0] : bounds[2]][mask]
-                color = tuple(int(v) for v in np.median(pixels[:: max(1, len(pixels) // 2000)], axis=0))
+                color = _rgb(np.median(pixels[:: max(1, len(pixels) // 2000)], axis=0))
             if thickness:
                 x0, y0, x1, y1 = bounds
                 inner = self.image[y0 + thickness : y1 - thickness, x0 + thickness : x1 - thickness]
@@ -187,7 +194,7 @@ class _Finder:
         if areas.size_C[index] < 0.02 * self.height * self.width or not self._straight(mask):
             return False
         x, y = areas.first_C[index] % self.width, areas.first_C[index] // self.width
-        color: RGB = tuple(int(v) for v in self.image[y, x])
+        color = _rgb(self.image[y, x])
         return color_distance(color, self.background) < 4 or self._has_text(bounds)
 
     @staticmethod
@@ -345,6 +352,18 @@ class _Finder:
                 out.append(rect)
         return out
 
+    def _drop_lattice(self, rects: list[Rect]) -> list[Rect]:
+        """Drop the cells of a faint background pattern: many small empty boxes of one size that hardly stand out."""
+
+        def cell(rect: Rect) -> tuple[int, int] | None:
+            faint = color_distance(rect.color, self._around(rect.bounds)) < 10
+            small = area_of(rect.bounds) <= 2500 and not rect.border_width
+            return (rect.width // 2, rect.height // 2) if small and faint and not self._has_text(rect.bounds) else None
+
+        cells = [cell(rect) for rect in rects]
+        count = Counter(cells)
+        return [rect for rect, c in zip(rects, cells, strict=True) if c is None or count[c] < 10]
+
     # what is not flat ---------------------------------------------------------------------------------------------
 
     def _pictures(self, rects: list[Rect]) -> tuple[list[Bounds], list[tuple[Bounds, RGB]]]:
@@ -372,7 +391,8 @@ class _Finder:
         pictures = [
             box
             for box, amount in merge_close(parts, gap=3)
-            if box[2] - box[0] >= 5 and box[3] - box[1] >= 5 and amount >= 12
+            # what is smaller is the bullet of a list, which is no picture of its own
+            if min(box[2] - box[0], box[3] - box[1]) >= 5 and max(box[2] - box[0], box[3] - box[1]) > 8 and amount >= 12
         ]
         return pictures, rules
 

@@ -1,0 +1,75 @@
+"""Reading a drawn screen: the words, their places, and what must stay apart."""
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from watersmeet.tokenizers.regions import ocr
+from watersmeet.tokenizers.regions.fonts import load_font
+from watersmeet.tokenizers.regions.read import read
+
+
+@pytest.fixture(scope="module")
+def screen():
+    image = Image.new("RGB", (960, 200), "white")
+    draw = ImageDraw.Draw(image)
+    font = load_font("sans", 400, 16)
+    truth = {}
+
+    def put(text, x, y, fill=(33, 37, 41)):
+        draw.text((x, y), text, fill=fill, font=font, anchor="ls")
+        truth[text] = (x, y - 0.905 * 16, x + font.getlength(text), y + 0.212 * 16)
+
+    put("Home", 20, 30)
+    put("Products", 84, 30)
+    long = "A long small line that runs on and on over the whole width of the page until the recogniser would give up"
+    put(long, 20, 80)
+    draw.rectangle((20, 120, 99, 155), fill=(13, 110, 253))
+    draw.rectangle((100, 120, 189, 155), fill=(25, 135, 84))
+    put("Save", 42, 143, "white")
+    put("Cancel", 120, 143, "white")
+    return image, truth
+
+
+def test_texts_places_and_separation(screen):
+    image, truth = screen
+    regions = read(image)
+    found = {t["text"]: t for t in regions["texts"]}
+    assert set(found) == set(truth)  # menu entries and buttons apart, the long line whole and without lost spaces
+    for text, box in truth.items():
+        got = [found[text]["box"][side] for side in ("x0", "y0", "x1", "y1")]
+        assert max(abs(a - b) for a, b in zip(got, box, strict=True)) <= 3, (text, got, box)
+        assert found[text]["font_size"] == pytest.approx(16, rel=0.06)
+        assert found[text]["confidence"] > 0.8
+    assert found["Save"]["background"] == [13, 110, 253]
+
+
+def test_nothing_to_read():
+    assert ocr.read_lines(np.full((40, 40, 3), 255, np.uint8)) == []
+    assert ocr.read_lines(np.zeros((1, 1, 3), np.uint8)) == []
+
+
+def test_pieces_cut_between_words():
+    image = Image.new("RGB", (1000, 40), "white")
+    font = load_font("sans", 400, 14)
+    ImageDraw.Draw(image).text((10, 26), "word " * 24, fill=(0, 0, 0), font=font, anchor="ls")
+    pieces = ocr._pieces(np.asarray(image), (10, 14, 10 + int(font.getlength("word " * 24)), 27))
+    assert len(pieces) > 1
+    ink = (np.asarray(image)[14:27] < 128).any((0, 2))
+    for (_, end), (start, _) in zip(pieces, pieces[1:], strict=False):
+        assert end == start
+        assert not ink[end - 1 : end + 2].any()
+
+
+def test_missing_spaces_come_from_the_pixels():
+    read_ = ocr._Read("Signin", [1.0] * 6, [5, 12, 18, 25, 40, 46])
+    assert ocr._space(read_, [(28, 36)]).text == "Sign in"
+    assert ocr._space(ocr._Read("Sign in", [1.0] * 7, [5, 12, 18, 25, 31, 40, 46]), [(28, 36)]).text == "Sign in"
+
+
+@pytest.mark.parametrize(
+    ("text", "sure", "box", "noise"),
+    [("Save", 0.9, (0, 0, 30, 12), False), ("Save", 0.3, (0, 0, 30, 12), True), ("口", 0.9, (0, 0, 14, 14), True), ("-", 0.6, (0, 0, 8, 2), False), ("_.", 0.6, (0, 0, 9, 9), True), ("7", 0.95, (0, 0, 7, 11), False)],
+)  # fmt: skip
+def test_noise(text, sure, box, noise):
+    assert ocr._is_noise(text, sure, box) is noise
