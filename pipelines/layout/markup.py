@@ -26,6 +26,7 @@ CLOSE = "</>"
 
 # how well a shape must fit a node's box to stand for it: containers are large, icons are small
 _MIN_IOU = {kind: 0.75 for kind in CONTAINERS} | {kind: 0.6 for kind in CONTROLS} | {kind: 0.5 for kind in PICTURES}
+_WORD_GAP = 1.6  # of a line's height: texts farther apart are not one line
 _MIN_BINNED_SIDE = 24.0  # px; a smaller box would be mostly rounding error when written as bins
 
 
@@ -303,7 +304,8 @@ def join_lines(regions: list[TextRegion]) -> tuple[TextLine, ...]:
     for region in regions:
         line = text_line(region)
         last = lines[-1] if lines else None
-        if last is not None and _same_height(last.box, line.box) and last.box.x1 <= line.box.x0 + 4:
+        near = last is not None and -4 <= line.box.x0 - last.box.x1 < _WORD_GAP * line.box.height
+        if last is not None and near and _same_height(last.box, line.box):
             lines[-1] = TextLine(text=f"{last.text} {line.text}", box=last.box.union(line.box), style=last.style)
         else:
             lines.append(line)

@@ -12,6 +12,7 @@ from watersmeet.core.geometry import Box
 from watersmeet.core.stream import Stream
 from watersmeet.pipelines.layout import markup
 from watersmeet.pipelines.layout.grammar import LayoutGrammar
+from watersmeet.pipelines.layout.plausible import plausible
 from watersmeet.pipelines.layout.prompt import prompt_spans
 from watersmeet.pipelines.layout.regions import Regions
 from watersmeet.pipelines.layout.repair import attach_missing
@@ -60,7 +61,7 @@ def propose(
         written = _write(model, crop, window, show_regions, max_tokens, temperature, seed)
         whole = _window_in_picture(window, factor, regions)
         decoded = markup.decode(written, whole)
-        tree = attach_missing(decoded.tree, whole, decoded.unused_texts)
+        tree = attach_missing(plausible(decoded.tree, whole), whole, decoded.unused_texts)
         children += [child.shifted(0, window.top / factor) for child in tree.children]
         markups.append(tuple(written))
         warnings += decoded.warnings

@@ -75,9 +75,9 @@ def test_a_navigation_bar_is_written_as_its_example():
 
 
 def test_lines_of_one_height_join_and_others_stay_lines():
-    found = regions([box(10, 10, 90, 30), box(100, 11, 180, 31), box(10, 40, 90, 60)])
-    tree = markup.decode(["<text>", "<t0>", "<t1>", "<t2>"], found).tree
-    assert [line.text for line in tree.children[0].lines] == ["text 0 text 1", "text 2"]
+    found = regions([box(10, 10, 90, 30), box(100, 11, 180, 31), box(10, 40, 90, 60), box(400, 41, 480, 61)])
+    tree = markup.decode(["<text>", "<t0>", "<t1>", "<t2>", "<t3>"], found).tree
+    assert [line.text for line in tree.children[0].lines] == ["text 0 text 1", "text 2", "text 3"]
     assert tree.children[0].lines[0].box == box(10, 10, 180, 31)
 
 

@@ -1,0 +1,99 @@
+"""What no page has: a text field as large as a panel, a caption outside of its button, a sentence across two columns.
+
+A small model writes such things now and then. Sizes and places are measured, so they can be told and mended here.
+"""
+
+from dataclasses import replace
+
+from watersmeet.core.geometry import Box
+from watersmeet.pipelines.layout.regions import Regions
+from watersmeet.pipelines.layout.tree import CONTROLS, TEXTS, Node, TextLine
+
+_HEIGHTS = {"button": (12.0, 110.0), "input": (16.0, 84.0), "select": (16.0, 84.0), "textarea": (28.0, 600.0)}
+_CHECK = (8.0, 64.0)  # px: a checkbox, radio button or switch
+_ICON = 48.0
+_RULE = 6.0  # px: thinner boxes are dividing lines
+_LINE_GAP = 1.1  # of the line height: more space than that between two lines ends a paragraph
+_WORD_GAP = 1.6  # of the line height: more space than that between two texts of one height parts them
+_SIZES = 1.35  # how far the font sizes of one paragraph may lie apart
+
+
+def plausible(tree: Node, regions: Regions) -> Node:
+    """The same boxes and lines under kinds that they can be; no line is lost and none moves."""
+    kinds = {_key(shape.box): shape.kind for shape in regions.shapes}
+    return tree.replace(children=_all(tree.children, kinds))
+
+
+def _key(box: Box) -> tuple[float, float, float, float]:
+    return round(box.x0, 1), round(box.y0, 1), round(box.x1, 1), round(box.y1, 1)
+
+
+def _all(nodes: tuple[Node, ...], kinds: dict[tuple[float, float, float, float], str]) -> tuple[Node, ...]:
+    return tuple(made for node in nodes for made in _one(node, kinds))
+
+
+def _one(node: Node, kinds: dict[tuple[float, float, float, float], str]) -> list[Node]:
+    if node.kind in TEXTS:
+        return split_leaf(node)
+    node = node.replace(children=_all(node.children, kinds))
+    if node.kind in CONTROLS:
+        return _control(node, kinds.get(_key(node.box), ""))
+    if node.kind == "check" and not all(_CHECK[0] <= side <= _CHECK[1] for side in (node.box.width, node.box.height)):
+        return [node.replace(kind=_kind_by_shape(node.box, kinds.get(_key(node.box), "picture")))]
+    if node.kind == "rule" and min(node.box.width, node.box.height) > 4 * _RULE:
+        return [node.replace(kind=_kind_by_shape(node.box, kinds.get(_key(node.box), "picture")))]
+    return [node]
+
+
+def _control(node: Node, shape: str) -> list[Node]:
+    own = tuple(line for line in node.lines if _holds(node.box, line.box))
+    stray = [Node(kind="text", box=line.box, lines=(line,)) for line in node.lines if line not in own]
+    low, high = _HEIGHTS[node.kind]
+    too_wide = node.kind == "button" and node.box.width > 640
+    if low <= node.box.height <= high and node.box.width >= 12 and not too_wide:
+        return [node.replace(lines=own), *stray]
+    kind = _kind_by_shape(node.box, shape or "fill")
+    if kind != "card":
+        alone = [Node(kind="text", box=line.box, lines=(line,)) for line in own]
+        return [Node(kind=kind, box=node.box), *alone, *stray, *node.children]
+    inside = tuple(Node(kind="text", box=line.box, lines=(line,)) for line in own)
+    return [Node(kind="card", box=node.box, children=(*inside, *node.children)), *stray]
+
+
+def _holds(box: Box, line: Box) -> bool:
+    x, y = line.center
+    return box.x0 - 2 <= x <= box.x1 + 2 and box.y0 - 2 <= y <= box.y1 + 2
+
+
+def _kind_by_shape(box: Box, shape: str) -> str:
+    """What a found box can be when it is no control."""
+    if shape == "rule" or min(box.width, box.height) <= _RULE:
+        return "rule"
+    if shape == "picture":
+        return "icon" if max(box.width, box.height) <= _ICON else "img"
+    return "card"
+
+
+def split_leaf(node: Node) -> list[Node]:
+    """The leaf parted where its lines do not follow each other as lines of one text do."""
+    parts: list[list[TextLine]] = []
+    for line in node.lines:
+        if parts and _follows(parts[-1][-1], line):
+            parts[-1].append(line)
+        else:
+            parts.append([line])
+    return [replace(node, box=Box.around([line.box for line in part]), lines=tuple(part)) for part in parts]
+
+
+def _follows(above: TextLine, line: TextLine) -> bool:
+    a, b = above.box, line.box
+    height = max(min(a.height, b.height), 1.0)
+    sizes = (above.style.font_size or a.height, line.style.font_size or b.height)
+    if max(sizes) > _SIZES * min(sizes):
+        return False
+    beside = min(a.y1, b.y1) - max(a.y0, b.y0) > 0.6 * height
+    if beside:
+        return -height < b.x0 - a.x1 < _WORD_GAP * height
+    gap = b.y0 - a.y1
+    shared = min(a.x1, b.x1) - max(a.x0, b.x0)
+    return -0.5 * height < gap < _LINE_GAP * max(a.height, b.height) and shared > 0
