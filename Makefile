@@ -59,6 +59,7 @@ typecheck: links ## mypy, strict, over the whole package
 bench: ## speed of the KDA operator beside its peer, and scores beside the baselines
 	@scripts/setup.sh dev
 	@scripts/setup.sh browser
+	@$(VENV)/bin/watersmeet data fetch --split val
 	@env -u OMP_NUM_THREADS $(VENV)/bin/watersmeet bench kda
 	@env -u OMP_NUM_THREADS $(VENV)/bin/watersmeet bench screenshot-to-code
 

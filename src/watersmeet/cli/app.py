@@ -155,12 +155,16 @@ def bench_screenshot_to_code(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for tables and pages.")] = Path(
         "out/bench"
     ),
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many pages.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many views.")] = None,
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Where `watersmeet data fetch` put the packages.")] = Path(
+        "data"
+    ),
+    ablations: Annotated[bool, typer.Option("--ablations", help="Also without the picture, without regions.")] = False,
 ) -> None:
     """Scores on the validation pages, with baselines."""
     from watersmeet.cli.run import bench_screenshots
 
-    bench_screenshots(model=model, out=out, limit=limit)
+    bench_screenshots(model=model, out=out, limit=limit, data=data, ablations=ablations)
 
 
 def _print(lines: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -84,10 +83,10 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def bench_screenshots(*, model: str, out: Path, limit: int | None) -> None:
-    """Run the benchmark of screenshot-to-code and print what it says."""
-    bench = importlib.import_module("watersmeet.pipelines.screenshot_to_code.bench")
+def bench_screenshots(*, model: str, out: Path, limit: int | None, data: Path, ablations: bool) -> None:
+    """Run the benchmark of screenshot-to-code and print its tables."""
+    from watersmeet.pipelines.screenshot_to_code.bench import run
+
     with show_progress() as progress:
-        text = bench.run(model=model, out_dir=out, limit=limit, progress=progress)
-    if text:
-        print(text)
+        text = run(model=model, out_dir=out, limit=limit, progress=progress, data=data, ablations=ablations)
+    print(text)
