@@ -7,18 +7,20 @@ bring a row into cache once and do everything that is to be done with it, forwar
 from .build import keep_memory, library
 from .front import gated_norm, gated_norm_torch, kda_front, kda_front_torch
 from .glu import cross_entropy_rows, situ_glu_joint
-from .kda import delta_rule
+from .kda import StepWeights, delta_rule, kda_step
 from .mix import mix_norm, mix_norm_torch
 from .routed import Order, route, route_torch, routed_experts, routed_experts_torch
 
 __all__ = [
     "Order",
+    "StepWeights",
     "cross_entropy_rows",
     "delta_rule",
     "gated_norm",
     "gated_norm_torch",
     "kda_front",
     "kda_front_torch",
+    "kda_step",
     "keep_memory",
     "library",
     "mix_norm",

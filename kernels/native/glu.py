@@ -64,6 +64,8 @@ def situ_glu_joint(gate_up: Tensor, *, beta: float = 4.0, linear_beta: float | N
     """`situ_glu(gate, up)` of a joint projection [..., 2I], gate half first -> [..., I]."""
     if linear_beta is None or library(gate_up) is None:
         return situ_glu(*gate_up.chunk(2, dim=-1), beta=beta, linear_beta=linear_beta)
+    if not torch.is_grad_enabled():
+        return situ_rows(gate_up.contiguous(), beta, linear_beta)
     return _Situ.apply(gate_up, beta, linear_beta)  # type: ignore[no-any-return]
 
 

@@ -31,23 +31,28 @@ def mix_norm_torch(
     return (wide * scale * norm.to(wide.dtype)).to(mixed.dtype), run
 
 
+def _run(sources, update, qg, weight, eps, norm_eps):  # type: ignore[no-untyped-def]
+    """The native forward: contiguous sources and update, float32 `query * gain` and norm -> (h, run or None)."""
+    lib, last = library(sources[-1]), sources[-1]
+    assert lib is not None
+    rows, width = last.numel() // last.shape[-1], last.shape[-1]
+    h = torch.empty_like(last)
+    run = None if update is None else torch.empty_like(last)
+    lib.mix_norm_forward(
+        half(last), pointers(sources), len(sources), pointer(update), pointer(qg), pointer(weight), pointer(run),
+        pointer(h), size(rows), size(width), real(eps), real(norm_eps), threads(rows),
+    )  # fmt: skip
+    return h, run
+
+
 class _MixNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, update, query, gain, norm, eps, norm_eps, *sources):  # type: ignore[no-untyped-def,override]
-        lib = library(*sources)
-        assert lib is not None
         sources = tuple(s.contiguous() for s in sources)
         update = None if update is None else update.contiguous()
         qg = None if query is None else full(query) * full(gain)
         weight = full(norm)
-        last = sources[-1]
-        rows, width = last.numel() // last.shape[-1], last.shape[-1]
-        h = torch.empty_like(last)
-        run = None if update is None else torch.empty_like(last)
-        lib.mix_norm_forward(
-            half(last), pointers(sources), len(sources), pointer(update), pointer(qg), pointer(weight), pointer(run),
-            pointer(h), size(rows), size(width), real(eps), real(norm_eps), threads(rows),
-        )  # fmt: skip
+        h, run = _run(sources, update, qg, weight, eps, norm_eps)
         # the sum replaces its two terms in what backward needs
         kept = sources if run is None else (*sources[:-1], run)
         ctx.save_for_backward(query, gain, norm, qg, weight, *kept)
@@ -103,5 +108,10 @@ def mix_norm(
     """
     if library(*sources, update) is None:
         return mix_norm_torch(sources, update, query, gain, norm, eps=eps, norm_eps=norm_eps)
-    h, run = _MixNorm.apply(update, query, gain, norm, eps, norm_eps, *sources)
+    if torch.is_grad_enabled():
+        h, run = _MixNorm.apply(update, query, gain, norm, eps, norm_eps, *sources)
+    else:  # generation calls this for single rows, where building a graph node would be most of the time
+        qg = None if query is None or gain is None else full(query) * full(gain)
+        held = None if update is None else update.contiguous()
+        h, run = _run([s.contiguous() for s in sources], held, qg, full(norm), eps, norm_eps)
     return h, sources[-1] if run is None else run

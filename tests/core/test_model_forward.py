@@ -6,6 +6,7 @@ import torch
 from watersmeet.core.errors import ConfigError, WatersmeetError
 from watersmeet.core.model import Model
 from watersmeet.core.stream import Stream
+from watersmeet.kernels.dispatch import forced
 
 LENGTHS = (9, 1, 70, 2, 33)
 
@@ -68,16 +69,16 @@ def test_prefill_in_pieces_equals_the_whole(kit, model, streams, chunk):
     assert cache.lengths == list(LENGTHS)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_decoding_equals_reading(kit, model, streams, fused):
-    """Streams of different lengths, one token each a step; one leaves on the way."""
+@pytest.mark.parametrize(("fused", "form"), [(False, None), (True, None), (True, "chunked")])
+def test_decoding_equals_reading(kit, model, streams, fused, form):
+    """Streams of different lengths, one token each a step; one leaves on the way. With and without native operators."""
     more = torch.randint(0, 64, (4, len(streams)), generator=torch.Generator().manual_seed(8))
     with torch.inference_mode():
         cache = model.new_cache(len(streams))
         model.prefill(cache, kit.pack(*streams), chunk=50)
         rows = list(range(len(streams)))
         context = model.fused() if fused else torch.no_grad()
-        with context:
+        with context, forced(form):
             for step in range(4):
                 if step == 2:
                     cache.select([0, 2, 3, 4])
