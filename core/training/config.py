@@ -52,7 +52,8 @@ class OptimizerSection:
 
     `weight_decay` acts on Muon's matrices, `adamw_weight_decay` on embeddings and head; vectors never decay.
     `per_head` cuts q/k/v projections into heads, `split_kv` cuts a head of `kv_b_proj` into its K and V part.
-    `ns_dtype` is the dtype of the Newton-Schulz iteration: "bfloat16" or "float32".
+    `ns_dtype` is the dtype of the Newton-Schulz iteration: "bfloat16", "float32", or "auto": bfloat16 where the machine
+    multiplies it in hardware (measured 4x faster with AMX).
     """
 
     lr: float = 6e-3
@@ -62,7 +63,7 @@ class OptimizerSection:
     momentum: float = 0.95
     nesterov: bool = True
     ns_steps: int = 5
-    ns_dtype: str = "bfloat16"
+    ns_dtype: str = "auto"
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     per_head: bool = True
@@ -77,8 +78,8 @@ class OptimizerSection:
             raise ConfigError(f"optimizer.momentum is {self.momentum}, expected 0 <= x < 1")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"optimizer.betas is {list(self.betas)}, expected two numbers in [0, 1)")
-        if self.ns_dtype not in ("bfloat16", "float32"):
-            raise ConfigError(f"optimizer.ns_dtype is {self.ns_dtype!r}, expected 'bfloat16' or 'float32'")
+        if self.ns_dtype not in ("auto", "bfloat16", "float32"):
+            raise ConfigError(f"optimizer.ns_dtype is {self.ns_dtype!r}, expected 'auto', 'bfloat16' or 'float32'")
         _at_least("optimizer", self, ns_steps=1)
 
 

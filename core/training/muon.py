@@ -84,6 +84,15 @@ def _blocks(tensor: Tensor, slot: _Slot) -> Tensor:
     return view.mT if slot.transposed else view
 
 
+def fast_matmul_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where matrix products in it run in hardware, else float32."""
+    if device.type != "cpu":
+        return torch.bfloat16
+    # the public name exists since torch 2.13; without it nothing is known and float32 is right everywhere
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    return torch.bfloat16 if known.get("amx_bf16") or known.get("avx512_bf16") else torch.float32
+
+
 class MuonAdamW(torch.optim.Optimizer):
     """Muon on `plan.kind == "muon"` parameters, AdamW on the rest; states are float32.
 

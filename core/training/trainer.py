@@ -34,7 +34,7 @@ from watersmeet.core.training.groups import check_layers, group_table, plan_para
 from watersmeet.core.training.loader import Loader
 from watersmeet.core.training.log import JsonlLog
 from watersmeet.core.training.meters import Meters
-from watersmeet.core.training.muon import MuonAdamW
+from watersmeet.core.training.muon import MuonAdamW, fast_matmul_dtype
 from watersmeet.core.training.packing import Batch, Dataset, Packer, fixed_batches
 from watersmeet.core.training.schedule import lr_factor
 from watersmeet.kernels.native import keep_memory
@@ -142,7 +142,7 @@ class Trainer:
             momentum=o.momentum,
             nesterov=o.nesterov,
             ns_steps=o.ns_steps,
-            ns_dtype=getattr(torch, o.ns_dtype),
+            ns_dtype=fast_matmul_dtype(self.device) if o.ns_dtype == "auto" else getattr(torch, o.ns_dtype),
             betas=o.betas,
             eps=o.eps,
         )

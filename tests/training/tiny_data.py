@@ -58,3 +58,19 @@ def micro_model(seed=0, **changes):
     config = preset("micro").replace(vocab_size=VOCAB, output_modality="ids", **changes)
     torch.manual_seed(seed)
     return Model(config, {"dots": Dots(config.hidden_size), "ids": Ids(config.hidden_size)})
+
+
+class Letters:
+    """Counting up in one modality that is always installed; what `watersmeet train` is tested with."""
+
+    def __init__(self, split="train", count=32):
+        self.split, self.count, self.vocab_size = split, count, VOCAB
+        self.modalities = {"text": {"vocab_size": VOCAB}}
+        self.files = {"letters.txt": b"abc"}
+
+    def __len__(self):
+        return self.count
+
+    def sample(self, index, rng):
+        ids = (torch.arange(6 + index % 5) + int(rng.integers(VOCAB))) % VOCAB
+        return supervise([Span(modality="text", data=ids, key=content_key(self.split, index))], [True])
