@@ -71,8 +71,8 @@ class ModelConfig:
     balance_ema: float = 0.0
 
     # what comes out
-    output_modality: str = "text"
-    """The modality whose embedder reads generated ids back."""
+    output_modality: str = ""
+    """The modality whose embedder reads generated ids back. Presets leave it open: a model cannot be built without it."""
 
     full_attention: frozenset[int] = field(init=False, repr=False, compare=False)
 

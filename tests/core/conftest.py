@@ -72,8 +72,10 @@ def _random_stream(n: int, seed: int, vocab: int = 64) -> Stream:
 def kit():
     """Factories: `model(config=micro)`, `text(*ids)`, `planes(n)`, `stream(n, seed)`, `pack(streams)`; `micro` itself."""
     return SimpleNamespace(
-        micro=preset("micro"),
-        model=lambda config=None, **options: _build(config or preset("micro"), **options),
+        micro=preset("micro").replace(output_modality="text"),
+        model=lambda config=None, **options: _build(
+            (config or preset("micro")).replace(output_modality="text"), **options
+        ),
         text=_text,
         planes=_planes,
         stream=_random_stream,

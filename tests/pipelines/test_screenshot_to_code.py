@@ -30,7 +30,7 @@ HOSTILE = "<script>alert(1)</script>"
 def model():
     torch.manual_seed(0)
     encoders = make_encoders()
-    config = preset("micro").replace(vocab_size=encoders["text"].vocab_size)
+    config = preset("micro").replace(vocab_size=encoders["text"].vocab_size, output_modality="text")
     registry = get_registry()
     embedders = {name: registry.embedder(name, config.hidden_size, e.settings) for name, e in encoders.items()}
     return LocalModel(name="untrained", model=Model(config, embedders).eval(), encoders=encoders, recipe={})

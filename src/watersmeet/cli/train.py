@@ -112,6 +112,7 @@ def build_model(recipe: TrainConfig, dataset: Any) -> Model:
         overrides["vocab_size"] = int(dataset.vocab_size)
     if "full_attention_layers" in overrides:
         overrides["full_attention_layers"] = tuple(overrides["full_attention_layers"])
+    overrides.setdefault("output_modality", getattr(dataset, "output_modality", "text"))
     config = preset(recipe.model.preset).replace(**overrides)
     modalities = getattr(dataset, "modalities", None)
     if not modalities:
