@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.emit.flow import Flow, build, has_look
 from watersmeet.pipelines.emit.fonts import Font, metrics
-from watersmeet.pipelines.emit.prepare import page_font, tidy, within
+from watersmeet.pipelines.emit.prepare import clean, page_font, tidy, within
 from watersmeet.pipelines.emit.style import Declarations, box_look, px, rgb, text_look
 from watersmeet.pipelines.emit.text import Piece, Row, TextBlock
 from watersmeet.pipelines.layout.tree import RGB, Node, Style
@@ -61,10 +61,10 @@ def make_page(tree: Node, title: str, width: float | None) -> Page:
         tree = Node(kind="page", box=tree.box, children=(tree,))
     width = float(width) if width else max(1.0, tree.box.width)
     tree = tidy(tree.shifted(-tree.box.x0, -tree.box.y0), inside_table=False)
-    tree = within(tree, width)
+    tree = within(clean(tree), width)
     families, base, color = page_font(tree)
     flow = build(tree, families, base, width)
-    breakpoint = int(max(640, 0.8 * width)) if width >= 640 else int(max(1, min(width, 360)))
+    breakpoint = int(max(640, 0.8 * width)) if width >= 640 else int(width)
     maker = _Maker(base, color)
     body = maker.element(flow, _Context())
     return Page(
@@ -96,6 +96,7 @@ class _Maker:
     def __init__(self, base: Font, color: RGB) -> None:
         self.base, self.color = base, color
         self.seen_main = False
+        self.fields = 0
 
     def element(self, flow: Flow, context: _Context) -> Element:
         kind = flow.kind
@@ -195,10 +196,23 @@ class _Maker:
         if flow.center_items:
             inner.wide["align-items"] = "center"
         inner.children = [self._item(item, flow, element.tag, context) for item in flow.items]
+        self._name_fields(inner.children)
         if shared == "cover":
             inner.children[0].shared.append("back")
             for child in inner.children[1:]:
                 child.shared.append("pad")
+
+    def _name_fields(self, siblings: list[Element]) -> None:
+        """Tie a label to the field beside it, the one after it first."""
+        for index, element in enumerate(siblings):
+            if element.tag != "label":
+                continue
+            for near in siblings[index + 1 : index + 2] + siblings[max(index - 1, 0) : index]:
+                fields = [e for e in near.walk() if e.tag in ("input", "select", "textarea")]
+                if len(fields) == 1 and "id" not in fields[0].attrs:
+                    self.fields += 1
+                    fields[0].attrs["id"] = element.attrs["for"] = f"field-{self.fields}"
+                    break
 
     def _item(self, item: Flow, parent: Flow, parent_tag: str, context: _Context) -> Element:
         """The element of one child, with its placement; wrapped as an item, row or cell where the parent asks for one."""

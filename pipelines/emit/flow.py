@@ -98,7 +98,7 @@ def build(root: Node, families: dict[str, str], default: Font, width: float) -> 
     """The flow model of a whole page; the root's box starts at (0, 0) and is `width` px wide."""
     builder = _Builder(families, default)
     flow = builder.node(root, strict=True) or Flow(node=root, box=root.box)
-    flow.box = replace(flow.box, x0=0.0, y0=0.0, x1=width)
+    flow.box = replace(flow.box, x0=0.0, y0=0.0, x1=width, y1=max(flow.box.y1, flow.extent.y1))
     place(flow)
     return flow
 

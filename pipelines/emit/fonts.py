@@ -6,6 +6,7 @@ size. Ascent and descent are rounded to whole pixels one by one, as Chromium doe
 """
 
 import os
+import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -124,20 +125,17 @@ def _length(face: Any, text: str, ligatures: bool) -> float:
 
 def _joins(char: str) -> bool:
     """Whether a character adds no width of its own (joiners, variation selectors, combining marks)."""
-    import unicodedata
-
     return unicodedata.category(char) in ("Mn", "Me", "Cf", "Cc") or "\U0001f3fb" <= char <= "\U0001f3ff"
 
 
 def text_width(text: str, font: Font, *, ligatures: bool = True) -> float:
-    """Width in px of `text` on one line, without letter-spacing. White space is collapsed as HTML does."""
-    text = " ".join(text.split())
+    """Width in px of `text` on one line, without letter-spacing. White space counts as it stands."""
     return _units(text, font.family, font.bold, font.italic, ligatures) * font.size / _UNITS
 
 
 def clusters(text: str) -> int:
     """How many times letter-spacing is added to `text`: once a character that has a width."""
-    return sum(not _joins(c) for c in " ".join(text.split()))
+    return sum(not _joins(c) for c in text)
 
 
 @lru_cache(maxsize=4096)

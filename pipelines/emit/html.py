@@ -9,8 +9,6 @@ from watersmeet.pipelines.emit.style import SHARED, Declarations, px, rgb
 
 RESET = """\
 *, *::before, *::after { box-sizing: border-box; min-width: 0; border: 0 solid; }
-html { overflow-x: hidden; }
-body { overflow-x: clip; }
 body, h1, h2, h3, h4, p, ul, pre { margin: 0; padding: 0; }
 h1, h2, h3, h4, th, pre, code, button, input, select, textarea { font: inherit; letter-spacing: inherit; color: inherit; }
 ul { list-style: none; }
@@ -25,6 +23,10 @@ textarea { resize: none; }
 ::placeholder { color: inherit; opacity: 1; }
 table, tbody, tr { display: block; }
 """
+
+
+# a phone must never scroll sideways, whatever pokes out
+CLIPPED = ("html { overflow-x: hidden; }", "body { overflow-x: clip; }")
 
 
 def write_html(page: Page, *, stylesheet: str = "styles.css") -> dict[str, str]:
@@ -148,11 +150,14 @@ class Sheet:
         out.append(f"\n/* where things stand in a window of {page.width:g} px */")
         out.append(f"@media (min-width: {page.breakpoint}px) {{")
         out.append("  body { white-space: nowrap; }")
+        if page.width < 640:
+            out.extend("  " + line for line in CLIPPED)
         out.extend("  " + line for line in self._shared("wide"))
         out.extend("  " + rule(f".{name}", declarations) for name, declarations in self.places.items())
         out.append("}")
         out.append("\n/* narrow windows: rows wrap, lines flow, nothing is wider than the window */")
         out.append(f"@media (max-width: {page.breakpoint - 0.02:g}px) {{")
+        out.extend("  " + line for line in CLIPPED)
         out.extend("  " + line for line in self._shared("small"))
         out.append("}")
         return "\n".join(out) + "\n"

@@ -107,7 +107,8 @@ def _is_bare(item: Flow) -> bool:
 def _row(flow: Flow, x0: float, y0: float, x1: float, y1: float) -> tuple[float, float]:
     items = flow.items
     pad_top, end = _place_down(flow, items, y0, y1)
-    fills = abs(items[-1].box.x1 - x1) <= _SAME
+    # free space belongs in the row only where the row reaches (nearly) to its parent's right edge
+    fills = abs(items[-1].box.x1 - x1) <= _SAME and flow.box.x1 - x1 <= max(64.0, x0 - flow.box.x0 + 32.0)
     grower = max(items, key=lambda i: i.box.width)
     if fills and grower.items and grower.box.width > 0.4 * (x1 - x0) and grower.kind not in ("button", "link"):
         grower.grow = True

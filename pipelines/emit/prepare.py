@@ -1,6 +1,7 @@
 """What is settled for the whole page before its layout: stray rows, lines that were cut, the page's faces and colour."""
 
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -8,6 +9,23 @@ from watersmeet.core.geometry import Box
 from watersmeet.pipelines.emit.fonts import FAMILIES, Font, clusters, installed, text_width
 from watersmeet.pipelines.emit.text import SPACING_LIMIT, resolve_font
 from watersmeet.pipelines.layout.tree import RGB, Node, TextLine
+
+_UNUSABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")  # no file may carry these
+
+
+def clean(node: Node) -> Node:
+    """Texts as a page shows them: white space collapsed (kept inside code), characters that no file may carry removed."""
+
+    def text(raw: str) -> str:
+        raw = _UNUSABLE.sub("", raw)
+        return re.sub(r"[\n\r]", " ", raw.expandtabs(4)).rstrip() if node.kind == "code" else " ".join(raw.split())
+
+    return node.replace(
+        lines=tuple(replace(line, text=text(line.text)) for line in node.lines),
+        alt=" ".join(_UNUSABLE.sub("", node.alt).split()),
+        src=None if node.src is None else _UNUSABLE.sub("", node.src),
+        children=tuple(clean(child) for child in node.children),
+    )
 
 
 def tidy(node: Node, *, inside_table: bool) -> Node:

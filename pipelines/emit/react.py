@@ -115,7 +115,7 @@ class _Project:
 
     def index(self) -> str:
         body = ["<body>", '  <div id="root">', *write_element(self.page.body, self.sheet.classes, 2), "  </div>"]
-        body += ['  <script type="module" src="dist/app.js"></script>', "</body>"]
+        body += ['  <script src="dist/app.js" defer></script>', "</body>"]
         return document(self.page, "\n".join(body), ['<link rel="stylesheet" href="styles.css">'])
 
     def module(self, name: str, root: Element, component: _Component | None = None) -> str:

@@ -8,7 +8,7 @@ import re
 
 from watersmeet.pipelines.emit.elements import Element, Page
 from watersmeet.pipelines.emit.fonts import FAMILIES
-from watersmeet.pipelines.emit.html import RESET, document, write_element
+from watersmeet.pipelines.emit.html import CLIPPED, RESET, document, write_element
 from watersmeet.pipelines.emit.style import SHARED, Declarations, px, rgb
 
 _NAMED = {640: "sm", 768: "md", 1024: "lg", 1280: "xl", 1536: "2xl"}
@@ -193,9 +193,12 @@ class Utilities:
         ]
         out.extend(_rules(self.rules["always"], ""))
         out.append(f"@media (min-width: {at}px) {{")
+        if self.page.width < 640:
+            out.extend("  " + line for line in CLIPPED)
         out.extend(_rules(self.rules["wide"], "  "))
         out.append("}")
         out.append(f"@media not all and (min-width: {at}px) {{")
+        out.extend("  " + line for line in CLIPPED)
         out.extend(_rules(self.rules["small"], "  "))
         out.append("}")
         return "\n".join(out) + "\n"

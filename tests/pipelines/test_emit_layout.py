@@ -123,6 +123,8 @@ class Maker:
             )
             box = replace(box, y1=min(box.y1, box.y0 + rng.uniform(24, 60)), x1=min(box.x1, box.x0 + 300))
         lines = self.lines(box, 1 if kind in ("button", "input", "select") else rng.choice([1, 1, 2, 3]), filled, kind)
+        if not lines and not filled:
+            return []
         return [
             Node(
                 kind=kind, box=box if filled else Box.around([li.box for li in lines]), lines=tuple(lines), style=style
@@ -153,6 +155,8 @@ class Maker:
             x0 = (
                 box.x0 + 6 + {"left": 0, "center": free / 2, "right": free, "mixed": max(0, free) * rng.random()}[align]
             )
+            if not self.mess and x0 + width > self.width:
+                continue
             y0 = (box.center[1] - count * pitch / 2 if filled else box.y0) + i * pitch + (pitch - tall) / 2
             if self.mess and rng.random() < self.mess:
                 y0 += rng.uniform(-3, 3)
@@ -290,9 +294,10 @@ def test_a_phone_never_scrolls_sideways_and_cuts_no_text(rendered: Rendered) -> 
 
 def test_a_large_tree_is_emitted_fast() -> None:
     tree = Maker(4, leaves=400).page()
-    tree = tree.replace(children=tuple(c.shifted(0, 757 * k) for k in range(4) for c in tree.children))
+    copies = 320 // sum(1 for _ in tree.walk()) + 1
+    tree = tree.replace(children=tuple(c.shifted(0, 757 * k) for k in range(copies) for c in tree.children))
     count = sum(1 for _ in tree.walk())
-    assert count > 300
+    assert count >= 300
     for target in ("html", "tailwind", "react"):
         start = time.process_time()
         emit(tree, target)
