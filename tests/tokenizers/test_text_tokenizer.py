@@ -58,7 +58,10 @@ def test_any_text_survives_and_no_text_becomes_a_symbol(encoder, model, text):
     raw = text.encode()
     assert [start for start, _ in span.source] == [0, *(stop for _, stop in span.source)][: span.n]
     assert (span.source[-1][1] if span.n else 0) == len(raw)
-    assert all(raw[start:stop] == encoder.vocabulary.token_bytes[i] for (start, stop), i in zip(span.source, found))
+    assert all(
+        raw[start:stop] == encoder.vocabulary.token_bytes[i]
+        for (start, stop), i in zip(span.source, found, strict=True)
+    )
 
 
 def test_random_texts_made_of_symbol_names_stay_text(encoder, model):

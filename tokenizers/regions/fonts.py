@@ -118,6 +118,7 @@ def extent(text: str, family: str, weight: int) -> TextExtent:
             top=0.0,
             bottom=0.0,
             area=0.0,
+            rows=np.zeros(len(ROW_EDGES) - 1, np.float32),
         )
     position, start, end = 0.0, None, 0.0
     for g in glyphs:
