@@ -357,7 +357,8 @@ class _Finder:
 
         def cell(rect: Rect) -> tuple[int, int] | None:
             faint = color_distance(rect.color, self._around(rect.bounds)) < 10
-            small = area_of(rect.bounds) <= 2500 and not rect.border_width
+            # long bands are steps of a gradient and are joined elsewhere
+            small = max(rect.width, rect.height) <= 50 and not rect.border_width
             return (rect.width // 2, rect.height // 2) if small and faint and not self._has_text(rect.bounds) else None
 
         cells = [cell(rect) for rect in rects]
