@@ -176,7 +176,7 @@ class Browser:
             )
             text = text[:at] + tag + text[at:]
         target = self._scratch() / f"page-{time.monotonic_ns()}.html"
-        target.write_text(text, encoding="utf-8")
+        target.write_text(text, encoding="utf-8-sig")  # the mark at its start tells the encoding
         return "the page text", target.as_uri()
 
     def _open(

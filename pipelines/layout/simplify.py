@@ -4,6 +4,7 @@ Tags, ARIA roles and computed styles decide the kinds, never class names, so the
 cannot be seen in a picture is left out: wrappers that paint nothing and hold one thing, empty elements, list markers.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from PIL import Image
@@ -13,6 +14,7 @@ from watersmeet.pipelines.layout.tree import RGB, Node, Style, TextLine
 from watersmeet.pipelines.layout.walker import CHECKS, HEADINGS, PRESSED, Dom, DomLine, is_picture, lines_of, over
 from watersmeet.pipelines.layout.xycut import xy_cut
 
+TRACK = (239, 239, 239)  # what a browser paints behind a progress bar that has no style of its own
 ICON_SIDE = 48  # px: pictures up to this size are icons
 RULE_SIDE = 4  # px: painted boxes up to this thickness are dividing lines
 MAX_DEPTH = 150  # elements nested deeper are read without their structure
@@ -184,6 +186,9 @@ class _Builder:
         if is_picture(element) and not dom.texts_below(i) and ("pic" in element or not dom.children[i]):
             # frames that could be entered have no `pic`
             return self._placed(i, self._picture(box, element.get("alt") or element.get("label", ""))) if box else []
+        if tag in ("progress", "meter") and box:
+            style = self._paint(i)
+            return [Node(kind="card", box=box, style=style if dom.painted(i) else replace(style, background=TRACK))]
         if tag == "hr" and box:
             return [Node(kind="rule", box=box, style=self._paint(i))]
         return None

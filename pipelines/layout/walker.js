@@ -10,31 +10,38 @@
     "time", "week"]);
   const PRESSED = new Set(["submit", "button", "reset"]);
   const PRIVATE = /[\uE000-\uF8FF]|[\u{F0000}-\u{10FFFD}]/gu;
-  const PICTOGRAPH = /^[\p{Emoji_Presentation}\u{1F1E6}-\u{1F1FF}\u200D\uFE0F\s]+$/u;
+  const EMOJI = /[\p{Emoji_Presentation}\u{1F1E6}-\u{1F1FF}\uFE0F]/gu;
 
   const round = (v) => Math.round(v * 10) / 10;
   const boxOf = (r) => [round(r[0]), round(r[1]), round(r[2]), round(r[3])];
   const meet = (a, b) => [Math.max(a[0], b[0]), Math.max(a[1], b[1]), Math.min(a[2], b[2]), Math.min(a[3], b[3])];
   const filled = (b) => b[2] - b[0] > 0.5 && b[3] - b[1] > 0.5;
 
+  let pixel = null; // a canvas of one pixel, to read colours in notations other than rgb()
+  const seenColors = new Map();
+
   function color(text, opacity) {
-    // computed colours are rgb()/rgba(); newer spaces keep their own notation and go through `color-mix` in sRGB
-    let m = /^rgba?\(([^)]+)\)/.exec(text);
+    const m = /^rgba?\(([^)]+)\)/.exec(text);
     if (m) {
       const v = m[1].split(/[\s,/]+/).filter(Boolean).map(Number);
       return [Math.round(v[0]), Math.round(v[1]), Math.round(v[2]), round4((v.length > 3 ? v[3] : 1) * opacity)];
     }
-    m = /^color\(srgb ([^)]+)\)/.exec(text);
-    if (m) {
-      const v = m[1].split(/[\s/]+/).filter(Boolean).map(Number);
-      return [Math.round(v[0] * 255), Math.round(v[1] * 255), Math.round(v[2] * 255), round4((v.length > 3 ? v[3] : 1) * opacity)];
+    if (!text || !pixel) return null;
+    if (!seenColors.has(text)) {
+      pixel.clearRect(0, 0, 1, 1);
+      pixel.fillStyle = "#000";
+      pixel.fillStyle = text;
+      pixel.fillRect(0, 0, 1, 1);
+      const d = pixel.getImageData(0, 0, 1, 1).data;
+      seenColors.set(text, [d[0], d[1], d[2], d[3] / 255]);
     }
-    return null;
+    const v = seenColors.get(text);
+    return [v[0], v[1], v[2], round4(v[3] * opacity)];
   }
   const round4 = (v) => Math.round(v * 1e4) / 1e4;
 
   function gradientColor(image, opacity) {
-    const found = image.match(/rgba?\([^)]+\)|color\(srgb [^)]+\)/g);
+    const found = image.match(/(?:rgba?|color|oklch|oklab|lab|lch)\([^()]+\)/g);
     if (!found) return null;
     const all = found.map((c) => color(c, opacity)).filter(Boolean);
     return all.length ? [0, 1, 2].map((k) => Math.round(all.reduce((s, c) => s + c[k], 0) / all.length))
@@ -90,6 +97,9 @@
     const rootWin = doc.defaultView;
     const W = rootWin.innerWidth, H = rootWin.innerHeight;
     const view = [0, 0, W, H];
+    const spot = doc.createElement("canvas");
+    spot.width = spot.height = 1;
+    pixel = spot.getContext("2d", { willReadFrequently: true });
 
     function document_(d, dx, dy, clip, parent) {
       const win = d.defaultView;
@@ -118,6 +128,7 @@
         const top = d.elementFromPoint(px, py);
         if (!top || top === el || top.contains(el) || el.contains(top)) return false;
         if (el.getRootNode() !== d) return false; // inside a shadow root: the hit test stops at its host
+        if (win.getComputedStyle(el).pointerEvents === "none") return false; // the hit test does not see it
         for (const hit of d.elementsFromPoint(px, py)) {
           if (hit === el || hit.contains(el) || el.contains(hit)) return false;
           const tag = hit.tagName.toUpperCase();
@@ -184,10 +195,10 @@
           const whole = r[2] <= clipTo[2] + 2 && r[0] >= clipTo[0] - 2;
           const raw = whole ? data.slice(a, b) : visiblePart(node, el, a, b, clipTo, size);
           if (!raw.trim()) return false;
-          const plain = raw.replace(PRIVATE, "").replace(/[\s\u00A0\u200B-\u200D\uFEFF\u00AD]+/g, " ").trim();
+          const plain = raw.replace(PRIVATE, "").replace(EMOJI, "").replace(/[\s\u00A0\u200B-\u200D\uFEFF\u00AD]+/g, " ").trim();
           const narrow = r[2] - r[0] <= 1.3 * size;
           const ligature = narrow && /^[a-z][a-z0-9_]{3,}$/.test(plain) && /icon|symbol|glyph/i.test(cs.fontFamily);
-          if (!plain || ligature || PICTOGRAPH.test(plain)) return add(e, el, "", r, clipTo, { icon: 1 });
+          if (!plain || ligature) return add(e, el, "", r, clipTo, { icon: 1 });
           return add(e, el, transform(plain, cs.textTransform), r, clipTo);
         };
         if (rects.length === 1 && !(pre && /\s{3}|\t/.test(data.trim()))) {
@@ -252,7 +263,14 @@
         } else if (tag === "TEXTAREA" || TYPED.has(type)) {
           text = el.value;
           if (type === "password") text = "\u2022".repeat(Math.min(text.length, 20));
-          if (!text && el.placeholder) { text = el.placeholder; extra.placeholder = 1; }
+          if (!text && el.placeholder) {
+            const faint = win.getComputedStyle(el, "::placeholder");
+            const ink = color(faint.color, Number(faint.opacity || 1));
+            if (ink && ink[3] < 0.15) return; // a floating label stands in its place
+            text = el.placeholder;
+            extra.placeholder = 1;
+            if (ink) extra.color = ink;
+          }
         } else if (PRESSED.has(type)) {
           text = el.value || (type === "submit" ? "Submit" : type === "reset" ? "Reset" : "");
           extra = {};
@@ -415,7 +433,8 @@
       if (cs.textDecorationLine.includes("underline")) rec.ul = 1;
       if (REPLACED[tag]) rec.pic = REPLACED[tag];
       if (tag === "INPUT" && el.type === "image") rec.pic = "img";
-      if (!shown) return;
+      // the page's own background covers the view, however small the element is that carries it
+      if (!shown && tag !== "HTML" && tag !== "BODY") return;
       const bg = color(cs.backgroundColor, opacity);
       if (bg && bg[3] > 0.02 && !onText) rec.bg = bg;
       const image = onText ? "none" : cs.backgroundImage;
@@ -451,7 +470,9 @@
     const root = doc.scrollingElement || doc.documentElement;
     const bodyStyle = doc.body && rootWin.getComputedStyle(doc.body), htmlStyle = rootWin.getComputedStyle(doc.documentElement);
     let back = color(htmlStyle.backgroundColor, 1);
-    if (!back || back[3] < 0.02) back = bodyStyle ? color(bodyStyle.backgroundColor, 1) : null;
+    if (!back || back[3] < 0.02) back = gradientColor(htmlStyle.backgroundImage, 1);
+    if (bodyStyle && (!back || back[3] < 0.02)) back = gradientColor(bodyStyle.backgroundImage, 1);
+    if (bodyStyle && (!back || back[3] < 0.02)) back = color(bodyStyle.backgroundColor, 1);
     if (!back || back[3] < 0.02) back = [255, 255, 255, 1];
     return {
       version: 1, width: W, height: H, scroll_x: round(rootWin.scrollX), scroll_y: round(rootWin.scrollY),

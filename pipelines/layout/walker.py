@@ -14,7 +14,7 @@
         pic         "img", "svg", "canvas", "video", "object", "frame" or "icon" (a glyph of an icon font)
     texts: list in document order, one entry for each visual line of each text node
         e, text, box          element it belongs to, collapsed text, box
-        field, placeholder    text inside a control
+        field, placeholder    text inside a control; color where a placeholder has its own
         icon                  a glyph of an icon font or a pictograph; `text` is empty
         cut, full             clipped: `full` is the whole box
 
@@ -225,7 +225,7 @@ def _line(dom: Dom, home: int, pieces: list[int]) -> DomLine:
             x1=max(b[2] for b in boxes),
             y1=max(b[3] for b in boxes),
         ),
-        color=over(element["color"], dom.surfaces[main["e"]]) if element["color"] else (0, 0, 0),
+        color=over(main.get("color") or element["color"] or [0, 0, 0, 1], dom.surfaces[main["e"]]),
         kind=max(weights, key=lambda name: (weights[name], -LINE_KINDS.index(name))),
         font_size=float(element["fs"]),
         element=home,
@@ -342,7 +342,9 @@ def picture_cover(raw: dict[str, Any]) -> float:
 
 def _pictures(raw: dict[str, Any]) -> Iterator[Box]:
     for element in raw["elements"]:
-        if element["vis"] is not None and (is_picture(element) or element.get("bgi") == "url"):
+        if element["tag"] in ("html", "body") and element["p"] <= 0 and element.get("bgi") == "url":
+            yield Box(x0=0, y0=0, x1=raw["width"], y1=raw["height"])  # it is painted on the whole view
+        elif element["vis"] is not None and (is_picture(element) or element.get("bgi") == "url"):
             yield _box(element["vis"])
 
 
