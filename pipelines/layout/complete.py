@@ -6,6 +6,7 @@ from watersmeet.pipelines.layout.tree import CONTAINERS, CONTROLS, PICTURES, Nod
 
 _SAME = 0.85  # overlap from which a node already stands for a shape
 _INSIDE = 0.9  # share of a node that must lie in a panel to be taken into it
+_TEXT_SHARE = 0.12  # of a picture's area: more read text than that is no chart or photo
 _ICON = 48.0  # px; smaller pictures are icons
 _LEAST_PANEL = 12.0  # px a side
 
@@ -19,13 +20,22 @@ def attach_shapes(tree: Node, regions: Regions) -> Node:
     for shape in sorted(regions.shapes, key=lambda s: -s.box.area):
         if shape.box.area > 0.95 * tree.box.area:
             continue
+        if shape.kind == "picture" and _mostly_text(shape, regions):
+            continue
         if not any(_stands_for(node, shape) for node in tree.walk()):
             tree = _add(tree, shape)
     return tree
 
 
+def _mostly_text(shape: ShapeRegion, regions: Regions) -> bool:
+    """Whether what looks like a picture is really a panel of text, which must stay text."""
+    covered = sum(t.box.intersection(shape.box) for t in regions.texts)
+    return covered > _TEXT_SHARE * shape.box.area
+
+
 def _stands_for(node: Node, shape: ShapeRegion) -> bool:
-    if node.box.iou(shape.box) >= _SAME and node.kind != "group":
+    container = node.kind in CONTAINERS
+    if node.box.iou(shape.box) >= _SAME and node.kind != "group" and not (container and shape.kind == "picture"):
         return True
     opaque = node.kind in PICTURES or node.kind in CONTROLS
     return opaque and node.box.intersection(shape.box) > 0.7 * shape.box.area
@@ -34,7 +44,7 @@ def _stands_for(node: Node, shape: ShapeRegion) -> bool:
 def _add(node: Node, shape: ShapeRegion) -> Node:
     for at, child in enumerate(node.children):
         # rows keep their cells: a panel inside of a table row goes into the cell's own group or not at all
-        if child.kind in CONTAINERS and child.box.contains(shape.box, slack=1.0):
+        if child.kind in CONTAINERS and child.box.contains(shape.box, slack=1.5):
             children = list(node.children)
             children[at] = _add(child, shape)
             return node.replace(children=tuple(children))

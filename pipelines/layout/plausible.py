@@ -38,11 +38,19 @@ def _one(node: Node, kinds: dict[tuple[float, float, float, float], str]) -> lis
     node = node.replace(children=_all(node.children, kinds))
     if node.kind in CONTROLS:
         return _control(node, kinds.get(_key(node.box), ""))
-    if node.kind == "check" and not all(_CHECK[0] <= side <= _CHECK[1] for side in (node.box.width, node.box.height)):
+    if node.kind in ("card", "group") and not node.children and kinds.get(_key(node.box)) == "picture":
+        return [node.replace(kind=_kind_by_shape(node.box, "picture"))]
+    if node.kind == "check" and not _can_be_checked(node.box):
         return [node.replace(kind=_kind_by_shape(node.box, kinds.get(_key(node.box), "picture")))]
     if node.kind == "rule" and min(node.box.width, node.box.height) > 4 * _RULE:
         return [node.replace(kind=_kind_by_shape(node.box, kinds.get(_key(node.box), "picture")))]
     return [node]
+
+
+def _can_be_checked(box: Box) -> bool:
+    """The size of a checkbox, radio button or switch."""
+    low, high = _CHECK
+    return low <= box.height <= high and low <= box.width <= high and box.width <= 2.6 * box.height
 
 
 def _control(node: Node, shape: str) -> list[Node]:
@@ -51,6 +59,8 @@ def _control(node: Node, shape: str) -> list[Node]:
     low, high = _HEIGHTS[node.kind]
     too_wide = node.kind == "button" and node.box.width > 640
     if low <= node.box.height <= high and node.box.width >= 12 and not too_wide:
+        if node.kind == "button" and shape == "picture" and not own and not node.children:
+            node = node.replace(children=(Node(kind="icon", box=_inset(node.box)),))
         return [node.replace(lines=own), *stray]
     kind = _kind_by_shape(node.box, shape or "fill")
     if kind != "card":
@@ -63,6 +73,12 @@ def _control(node: Node, shape: str) -> list[Node]:
 def _holds(box: Box, line: Box) -> bool:
     x, y = line.center
     return box.x0 - 2 <= x <= box.x1 + 2 and box.y0 - 2 <= y <= box.y1 + 2
+
+
+def _inset(box: Box) -> Box:
+    """Where the picture of a button without a caption stands."""
+    x, y = box.width * 0.22, box.height * 0.22
+    return Box(x0=box.x0 + x, y0=box.y0 + y, x1=box.x1 - x, y1=box.y1 - y)
 
 
 def _kind_by_shape(box: Box, shape: str) -> str:

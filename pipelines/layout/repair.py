@@ -10,9 +10,15 @@ _UNCUT = ("list", "table", "tr")  # their children are items, rows and cells: gr
 
 
 def attach_missing(tree: Node, regions: Regions, unused: tuple[int, ...]) -> Node:
-    """Put every unused text region into the smallest container around it, in reading order. No text is ever lost."""
+    """Put every unused text region into the smallest container around it, in reading order.
+
+    No text is lost, except what lies in a picture and was left to it: the labels of a chart, the words on a photo.
+    """
+    pictures = [node.box for node in tree.walk() if node.kind == "img"]
     for i in unused:
         region = regions.texts[i]
+        if any(box.intersection(region.box) > 0.9 * region.box.area for box in pictures):
+            continue
         tree = _insert(tree, Node(kind="text", box=region.box, lines=(text_line(region),)))
     return tree
 

@@ -39,6 +39,15 @@ def _distance(a: RGB, b: RGB) -> int:
     return max(abs(p - q) for p, q in zip(a, b, strict=True))
 
 
+_LARGE = 160.0  # px: what is larger on both sides is a panel, and no panel is drawn as a pill
+_PANEL_RADIUS = 28.0
+
+
+def _plausible_radius(radius: float, box: Box) -> float:
+    """`radius` in px, or 0 where a panel's corners only look cut because its colour changes towards them."""
+    return 0.0 if radius > _PANEL_RADIUS and min(box.width, box.height) > _LARGE else round(radius, 1)
+
+
 class _Measurer:
     def __init__(self, image: Image.Image, regions: Regions) -> None:
         self.encoder = get_registry().encoder("regions", {})
@@ -126,7 +135,7 @@ class _Measurer:
             border_color=color,
             border_width=width,
             border_sides=sides or "trbl",
-            radius=round(radius, 1) if background is not None or width or look.shadow else 0.0,
+            radius=_plausible_radius(radius, node.box) if background is not None or width or look.shadow else 0.0,
             shadow=look.shadow and (shape is not None or node.kind in ("card", "button")),
         )
 

@@ -2,7 +2,7 @@
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout.complete import attach_shapes
-from watersmeet.pipelines.layout.regions import Regions, ShapeRegion
+from watersmeet.pipelines.layout.regions import Regions, ShapeRegion, TextRegion
 from watersmeet.pipelines.layout.tree import Node, TextLine
 
 
@@ -56,3 +56,19 @@ def test_what_a_node_already_stands_for_is_not_added_again():
 
 def test_the_page_itself_is_no_panel():
     assert attach_shapes(page(), regions(("fill", box(0, 0, 800, 600)))) == page()
+
+
+def test_a_chart_goes_onto_its_card_and_a_panel_of_text_does_not_become_a_picture():
+    frame = box(10, 10, 400, 300)
+    label = line(box(20, 20, 80, 34))
+    card = Node(kind="card", box=frame, children=(label,))
+    found = regions(("picture", frame))
+    tree = attach_shapes(page(card), found)
+    assert sorted(n.kind for n in tree.children[0].children) == ["img", "text"]
+    crowded = Regions(
+        width=800,
+        height=600,
+        shapes=found.shapes,
+        texts=tuple(TextRegion(box=box(20, y, 380, y + 16), text="word") for y in range(20, 280, 24)),
+    )
+    assert attach_shapes(page(card), crowded) == page(card)

@@ -35,6 +35,8 @@ def regions(kind, b):
         ("textarea", "outline", box(100, 100, 500, 300), "textarea"),
         ("check", "fill", box(100, 100, 116, 116), "check"),
         ("check", "outline", box(100, 100, 400, 300), "card"),
+        ("check", "fill", box(100, 100, 150, 108), "card"),
+        ("card", "picture", box(100, 100, 130, 130), "icon"),
         ("rule", "picture", box(100, 100, 400, 300), "img"),
     ],
 )

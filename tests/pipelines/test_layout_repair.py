@@ -58,3 +58,10 @@ def test_random_regions_are_all_kept_once():
             x, y = rng.uniform(0, 1100), rng.uniform(0, 700)
             boxes.append(box(x, y, x + rng.uniform(5, 300), y + rng.uniform(8, 40)))
         assert sorted(written(from_regions(texts(*boxes)))) == sorted(f"t{i}" for i in range(len(boxes)))
+
+
+def test_texts_inside_of_a_picture_are_left_to_it():
+    found = texts(box(110, 110, 150, 120), box(20, 300, 90, 320))
+    chart = Node(kind="img", box=box(100, 100, 400, 280))
+    tree = attach_missing(Node(kind="page", box=box(0, 0, 1280, 757), children=(chart,)), found, (0, 1))
+    assert written(tree) == ["t1"]
