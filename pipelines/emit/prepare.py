@@ -108,7 +108,7 @@ def within(tree: Node, width: float) -> Node:
         room = max(width - line.box.x0, 1.0)
         if least <= room or line.box.x0 >= width:
             return line
-        return replace(line, style=replace(line.style, font_size=round(max(0.5, room / least) * size, 1)))
+        return replace(line, style=replace(line.style, font_size=math.floor(max(0.4, room / least) * size * 10) / 10))
 
     return tree.replace(
         lines=tuple(fit(line) for line in tree.lines), children=tuple(within(child, width) for child in tree.children)

@@ -255,13 +255,11 @@ def rendered(
 Rendered = dict[tuple[str, int, int], tuple[Node, RenderedPage]]
 
 
-@pytest.mark.parametrize(("seed", "width", "leaves"), TIDY)
-@pytest.mark.parametrize("target", ["html", "tailwind"])
-def test_every_line_of_a_tidy_tree_lands_on_its_box(
-    rendered: Rendered, target: str, seed: int, width: int, leaves: int
-) -> None:
-    if (f"tidy-{target}", seed, width) not in rendered:
-        pytest.skip("this tree is rendered as html only")
+@pytest.mark.parametrize(
+    ("target", "seed", "width"),
+    [(target, seed, width) for seed, width, _ in TIDY for target in (("html", "tailwind") if seed % 2 else ("html",))],
+)
+def test_every_line_of_a_tidy_tree_lands_on_its_box(rendered: Rendered, target: str, seed: int, width: int) -> None:
     tree, page = rendered[f"tidy-{target}", seed, width]
     assert misplaced(tree, page, 1.5) == []
     assert misfitting(tree, page) == []
