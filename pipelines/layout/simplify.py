@@ -80,8 +80,15 @@ class _Builder:
         parts = _ordered([*parts, *self.loose])
         while len(parts) == 1 and parts[0].kind == "group" and _same_paint(parts[0].style, Style()):
             parts = list(parts[0].children)
-        background: RGB = (raw["background"][0], raw["background"][1], raw["background"][2])
-        return Node(kind="page", box=box, children=tuple(parts), style=Style(background=background))
+        return Node(kind="page", box=box, children=tuple(parts), style=Style(background=self._background(box)))
+
+    def _background(self, box: Box) -> RGB:
+        """The page's colour: the body's where it covers the view, also when the root has one of its own."""
+        for element in self.dom.elements[:2]:
+            if element["tag"] == "body" and element["vis"] and _box(element["vis"]).area >= 0.9 * box.area:
+                return self.dom.surfaces[element["i"]]
+        red, green, blue = self.raw["background"]
+        return red, green, blue
 
     def _build(self, i: int, depth: int) -> list[Node]:
         """The nodes that element `i` stands for: none, one, or its content when it is nothing of its own."""
@@ -96,7 +103,9 @@ class _Builder:
         transparent = element["disp"] in ("inline", "contents") or element["tag"] in ("html", "body")
         picture = is_picture(element) and element["vis"] is not None
         painted = not transparent and dom.painted(i) and not self._plain_cell(i)
-        if picture and parts:  # content on top of a background picture
+        if picture and not parts and len(self.loose) == before:
+            return self._placed(i, self._picture(_box(element["vis"])))
+        if picture:  # content on top of a background picture
             parts = [Node(kind="img", box=_box(element["vis"])), *parts]
         parts = _without_tints(parts)
         if kind is None and transparent:
