@@ -7,7 +7,8 @@ from watersmeet.pipelines.layout.regions import Regions
 from watersmeet.pipelines.layout.repair import reads_before
 from watersmeet.pipelines.layout.tree import CONTAINERS, Node
 
-_INSIDE = 0.9  # share of a node that must lie on a panel
+_INSIDE = 0.9  # share of a node that must lie on a panel to belong to it
+_OUTSIDE = 0.5  # share below which a node does not belong to its panel
 
 
 @dataclass(kw_only=True, eq=False)
@@ -31,15 +32,16 @@ class _Item:
 
 
 def nest(tree: Node, regions: Regions) -> Node:
-    """The same nodes, each below the smallest painted container that it lies on; panels lie on larger panels.
+    """The same nodes, each below the smallest painted container that it lies on, and none below one that it lies beside.
 
-    A container counts as painted if its box is one of the found shapes. Containers move as a whole where they fit.
+    A container counts as painted if its box is one of the found shapes. Containers move as a whole
+    where they fit, and those that reach beyond the panel they are on are dissolved.
     """
     boxes = {_key(shape.box) for shape in regions.shapes}
     panels: list[_Item] = []
     root = _thaw(tree, boxes, panels)
     panels = sorted((p for p in panels if p is not root), key=lambda p: p.node.box.area)
-    _settle(root, panels)
+    _settle(root, panels, root)
     return root.frozen()
 
 
@@ -59,15 +61,43 @@ def _thaw(node: Node, boxes: set[tuple[float, float, float, float]], panels: lis
     return item
 
 
-def _settle(item: _Item, panels: list[_Item]) -> None:
+def _settle(item: _Item, panels: list[_Item], root: _Item) -> None:
     for child in list(item.children):
-        if child.parent is not item:
-            continue
-        home = _home(child, panels)
-        if home is not None and home is not child.parent and home not in child.ancestors():
-            item.children.remove(child)
-            _place(child, home)
-        _settle(child, panels)
+        if child.parent is item:
+            _settle_one(child, panels, root)
+
+
+def _settle_one(child: _Item, panels: list[_Item], root: _Item) -> None:
+    around = next((a for a in child.ancestors() if a.panel), None)
+    share = 1.0 if around is None else _share(child.node.box, around.node.box)
+    if share < _INSIDE and child.children and not child.panel:
+        # a group that reaches beyond its panel: its members are looked at one by one
+        for member in _dissolve(child):
+            _settle_one(member, panels, root)
+        return
+    home = _home(child, panels)
+    if home is None and share < _OUTSIDE:
+        home = root
+    if home is not None and home is not child.parent and (home is root or home not in child.ancestors()):
+        assert child.parent is not None
+        child.parent.children.remove(child)
+        _place(child, home)
+    _settle(child, panels, root)
+
+
+def _share(box: Box, panel: Box) -> float:
+    return box.intersection(panel) / max(box.area, 1e-6)
+
+
+def _dissolve(item: _Item) -> list[_Item]:
+    """Put the children of `item` in its place."""
+    parent = item.parent
+    assert parent is not None
+    at = parent.children.index(item)
+    parent.children[at : at + 1] = item.children
+    for child in item.children:
+        child.parent = parent
+    return list(item.children)
 
 
 def _home(item: _Item, panels: list[_Item]) -> _Item | None:

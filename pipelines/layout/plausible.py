@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout.regions import Regions
-from watersmeet.pipelines.layout.tree import CONTROLS, TEXTS, Node, TextLine
+from watersmeet.pipelines.layout.tree import CONTAINERS, CONTROLS, PICTURES, TEXTS, Node, TextLine
 
 _HEIGHTS = {"button": (12.0, 110.0), "input": (16.0, 84.0), "select": (16.0, 84.0), "textarea": (28.0, 600.0)}
 _CHECK = (8.0, 64.0)  # px: a checkbox, radio button or switch
 _ICON = 48.0
+_FLAT = 64.0  # px: a larger box of one colour is a panel, not a picture
 _RULE = 6.0  # px: thinner boxes are dividing lines
 _LINE_GAP = 1.1  # of the line height: more space than that between two lines ends a paragraph
 _WORD_GAP = 1.6  # of the line height: more space than that between two texts of one height parts them
@@ -38,12 +39,28 @@ def _one(node: Node, kinds: dict[tuple[float, float, float, float], str]) -> lis
     node = node.replace(children=_all(node.children, kinds))
     if node.kind in CONTROLS:
         return _control(node, kinds.get(_key(node.box), ""))
-    if node.kind in ("card", "group") and not node.children and kinds.get(_key(node.box)) == "picture":
-        return [node.replace(kind=_kind_by_shape(node.box, "picture"))]
+    shape = kinds.get(_key(node.box), "")
+    if node.kind in CONTAINERS and shape:
+        return _painted(node, shape)
+    if node.kind in ("img", "icon") and shape:
+        large = max(node.box.width, node.box.height) > _FLAT
+        kind = "card" if large and shape in ("fill", "outline") else _kind_by_shape(node.box, "picture")
+        return [node.replace(kind=kind)]
     if node.kind == "check" and not _can_be_checked(node.box):
         return [node.replace(kind=_kind_by_shape(node.box, kinds.get(_key(node.box), "picture")))]
     if node.kind == "rule" and min(node.box.width, node.box.height) > 4 * _RULE:
         return [node.replace(kind=_kind_by_shape(node.box, kinds.get(_key(node.box), "picture")))]
+    return [node]
+
+
+def _painted(node: Node, shape: str) -> list[Node]:
+    """A container that stands on a found box: a line holds nothing, and a lone picture needs no frame of its own size."""
+    if shape == "rule" or min(node.box.width, node.box.height) <= _RULE:
+        return [Node(kind="rule", box=node.box), *node.children]
+    if shape == "picture" and not node.children:
+        return [node.replace(kind=_kind_by_shape(node.box, shape))]
+    if len(node.children) == 1 and node.children[0].kind in PICTURES and node.children[0].box.iou(node.box) > 0.9:
+        return list(node.children)
     return [node]
 
 

@@ -61,3 +61,12 @@ def test_nothing_is_lost_whatever_the_tree():
         found = list(tree.walk())
         assert sorted(n.lines[0].text for n in found if n.lines) == [str(i) for i in range(6)]
         assert sum(n.kind == "card" for n in found) == 6
+
+
+def test_what_lies_beside_its_panel_leaves_it_and_groups_across_it_dissolve():
+    frame = box(10, 10, 200, 100)
+    inner, outer = line(box(20, 20, 90, 40), "in"), line(box(400, 20, 500, 40), "out")
+    across = Node(kind="group", box=box(20, 20, 500, 40), children=(inner, outer))
+    tree = nest(page(Node(kind="card", box=frame, children=(across,))), regions(frame))
+    assert [n.kind for n in tree.children] == ["card", "text"]
+    assert tree.children[0].children == (inner,) and tree.children[1] == outer

@@ -37,6 +37,10 @@ def regions(kind, b):
         ("check", "outline", box(100, 100, 400, 300), "card"),
         ("check", "fill", box(100, 100, 150, 108), "card"),
         ("card", "picture", box(100, 100, 130, 130), "icon"),
+        ("card", "rule", box(100, 100, 400, 102), "rule"),
+        ("icon", "fill", box(100, 100, 700, 150), "card"),
+        ("icon", "picture", box(100, 100, 700, 150), "img"),
+        ("icon", "fill", box(100, 100, 130, 130), "icon"),
         ("rule", "picture", box(100, 100, 400, 300), "img"),
     ],
 )
