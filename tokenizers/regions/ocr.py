@@ -297,8 +297,9 @@ def _pieces(image: NDArray[np.uint8], box: tuple[int, int, int, int]) -> list[tu
     out, start = [], 0
     while (x1 - x0) - start > longest:
         window = [(b - a, (a + b) // 2) for a, b in empty if start + longest * 0.45 < (a + b) / 2 < start + longest]
-        # among gaps that are word gaps the last one keeps the number of pieces small
-        wide = [g for g in window if g[0] >= 0.15 * tall]
+        # the widest gaps are word gaps; among them the last one keeps the number of pieces small
+        widest = max(window)[0] if window else 0
+        wide = [g for g in window if g[0] >= max(2, 0.75 * widest)]
         cut = max(wide, key=lambda g: g[1])[1] if wide else max(window)[1] if window else start + longest
         out.append((x0 + start, x0 + cut))
         start = cut
@@ -392,7 +393,7 @@ def _space(read: _Read, gaps: list[tuple[int, int]]) -> _Read:
         if index in (None, 0):
             continue
         assert index is not None
-        near = text[max(0, index - 1) : index + 1]
+        near = text[max(0, index - 2) : index + 2]
         if " " in near:
             continue
         # a gap that lies between two characters; CTC peaks may sit a third of a letter off
