@@ -154,6 +154,7 @@ def test_many_pages_in_one_sheet(browser: Browser, tmp_path: Path) -> None:
         assert ink == ([255, 255, 255] if job[1] == 200 else [0, 0, 0])
 
 
+@pytest.mark.slow
 def test_one_bad_page_does_not_take_the_sheet_with_it(tmp_path: Path) -> None:
     (tmp_path / "good.html").write_text("<p>good")
     (tmp_path / "bad.html").write_text("<p>bad<script>for (;;);</script>")
