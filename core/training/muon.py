@@ -89,7 +89,7 @@ def fast_matmul_dtype(device: torch.device) -> torch.dtype:
     if device.type != "cpu":
         return torch.bfloat16
     # the public name exists since torch 2.13; without it nothing is known and float32 is right everywhere
-    known = getattr(torch.cpu, "get_capabilities", dict)()
+    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return torch.bfloat16 if known.get("amx_bf16") or known.get("avx512_bf16") else torch.float32
 
 

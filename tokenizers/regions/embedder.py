@@ -24,6 +24,11 @@ class Embedder(nn.Module):
     read it off directly. Starts with a standard deviation near 0.02, like the text embedding.
     """
 
+    starts: torch.Tensor
+    sizes: torch.Tensor
+    edge_starts: torch.Tensor
+    waves: torch.Tensor
+
     def __init__(self, hidden_size: int, settings: Mapping[str, Any]) -> None:
         super().__init__()
         full = complete(settings)
