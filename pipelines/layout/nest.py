@@ -34,15 +34,34 @@ class _Item:
 def nest(tree: Node, regions: Regions) -> Node:
     """The same nodes, each below the smallest painted container that it lies on, and none below one that it lies beside.
 
-    A container counts as painted if its box is one of the found shapes. Containers move as a whole
+    A container counts as painted if its box is one of the found shapes; one that would cut through a text line was
+    found wrongly, and what it holds takes its place. Containers move as a whole
     where they fit, and those that reach beyond the panel they are on are dissolved.
     """
-    boxes = {_key(shape.box) for shape in regions.shapes}
+    boxes = {_key(shape.box) for shape in regions.shapes if not _tears(shape.box, regions)}
+    torn = {_key(shape.box) for shape in regions.shapes} - boxes
     panels: list[_Item] = []
-    root = _thaw(tree, boxes, panels)
+    root = _thaw(_without(tree, torn), boxes, panels)
     panels = sorted((p for p in panels if p is not root), key=lambda p: p.node.box.area)
     _settle(root, panels, root)
     return root.frozen()
+
+
+def _tears(box: Box, regions: Regions) -> bool:
+    """Whether the side of a box runs through a text line: no panel ends in the middle of a word."""
+    return any(0.15 < text.box.intersection(box) / max(text.box.area, 1e-6) < 0.85 for text in regions.texts)
+
+
+def _without(node: Node, torn: set[tuple[float, float, float, float]]) -> Node:
+    """The tree with containers on torn boxes replaced by what they hold."""
+    children: list[Node] = []
+    for child in node.children:
+        child = _without(child, torn)
+        if child.kind in CONTAINERS and _key(child.box) in torn:
+            children += child.children
+        else:
+            children.append(child)
+    return node.replace(children=tuple(children))
 
 
 def _key(box: Box) -> tuple[float, float, float, float]:

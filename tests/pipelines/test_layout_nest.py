@@ -4,7 +4,7 @@ import numpy as np
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout.nest import nest
-from watersmeet.pipelines.layout.regions import Regions, ShapeRegion
+from watersmeet.pipelines.layout.regions import Regions, ShapeRegion, TextRegion
 from watersmeet.pipelines.layout.tree import Node, TextLine
 
 
@@ -70,3 +70,16 @@ def test_what_lies_beside_its_panel_leaves_it_and_groups_across_it_dissolve():
     tree = nest(page(Node(kind="card", box=frame, children=(across,))), regions(frame))
     assert [n.kind for n in tree.children] == ["card", "text"]
     assert tree.children[0].children == (inner,) and tree.children[1] == outer
+
+
+def test_a_panel_that_cuts_through_a_line_gives_way_to_what_it_holds():
+    frame = box(100, 10, 300, 200)
+    word, inside = line(box(50, 20, 150, 40), "cut"), line(box(120, 100, 200, 120), "in")
+    found = Regions(
+        width=800,
+        height=600,
+        shapes=(ShapeRegion(kind="fill", box=frame),),
+        texts=(TextRegion(box=word.box, text="cut"), TextRegion(box=inside.box, text="in")),
+    )
+    tree = nest(page(word, Node(kind="card", box=frame, children=(inside,))), found)
+    assert tree.children == (word, inside)
