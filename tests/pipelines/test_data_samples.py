@@ -1,7 +1,7 @@
 """From rendered views to samples and training streams: alignment, purity, resuming."""
 
+import importlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -207,18 +207,28 @@ def test_the_recipe_opens_both_splits(root: Path) -> None:
     assert val.vocab_size > len(markup.symbols()) and val.files
 
 
-def _write(text: str, path: Path) -> None:
+WRITER = """
+import os
+
+
+def write(text, path):
     if text == "crash" or (text == "once" and not path.with_suffix(".tried").exists()):
         path.with_suffix(".tried").touch()
         os._exit(7)
     path.write_text(text)
+"""
 
 
-def test_a_build_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_build_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a child process imports its work by name, which it cannot do from a test file
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "chunk_writer.py").write_text(WRITER)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    write = importlib.import_module("chunk_writer").write
     said: list[str] = []
     tasks = [(tmp_path / name, (name,)) for name in ("a", "once", "crash", "b")]
     (tmp_path / "a").write_text("made earlier")
-    assert run_chunks(_write, tasks, processes=2, say=said.append) == [tmp_path / "crash"]
+    assert run_chunks(write, tasks, processes=2, say=said.append) == [tmp_path / "crash"]
     assert (tmp_path / "a").read_text() == "made earlier"
     assert (tmp_path / "once").read_text() == "once" and (tmp_path / "b").read_text() == "b"
     assert any("crash ended with 7" in line for line in said)

@@ -151,7 +151,7 @@ def test_twenty_thousand_pixels_a_side_are_refused_before_decoding(model, tmp_pa
     body = chunk(b"IDAT", compress(bytes(100)))
     path = tmp_path / "huge.png"
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + body + chunk(b"IEND", b""))
-    with pytest.raises(DecodeError, match=r"20,?000"):
+    with pytest.raises(DecodeError, match="400,000,000 pixels"):
         run(path, model, tmp_path / "out")
 
 
