@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 def open_model(spec: str) -> "LocalModel | RemoteModel":
     """The model that `spec` names: "nano", a checkpoint folder, or openai:NAME@URL.
 
-    Raises UsageError for an unknown name and CheckpointError for a folder that cannot be loaded.
+    Raises UsageError for a name of no known form and CheckpointError for a model that is not there or cannot be loaded.
     """
     # a remote model needs no torch, so neither is imported before it is known which one is meant
     if spec.startswith("openai:"):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from watersmeet.core.checkpoint import load_checkpoint
-from watersmeet.core.errors import UsageError
+from watersmeet.core.errors import CheckpointError
 from watersmeet.plugins.registry import get_registry
 
 BUILT_IN = "nano"
@@ -30,12 +30,12 @@ def built_in_folder() -> Path:
 
 
 def find_local(spec: str) -> Path:
-    """The checkpoint folder that `spec` names: the built-in model's name or a path. Raises UsageError if there is none."""
+    """The checkpoint folder that `spec` names: the built-in model's name or a path. Raises CheckpointError if there is none."""
     folder = built_in_folder() if spec == BUILT_IN else Path(spec)
     if not (folder / "config.json").is_file():
         known = f"{BUILT_IN!r}, a checkpoint folder, or openai:NAME@URL"
         hint = f"; did you mean {BUILT_IN!r}?" if _alike(spec) else f"; give {known}"
-        raise UsageError(f"there is no model {spec!r}{hint}")
+        raise CheckpointError(f"there is no model {spec!r}{hint}")
     return folder
 
 

@@ -107,8 +107,6 @@ def test_progress_is_a_bar_on_a_terminal(echo, capsys, monkeypatch):
 
 
 WRONG_USAGE = {
-    "unknown pipeline": (["run", "ecko", "in.png", "--out", "x"], "did you mean 'echo'?"),
-    "unknown pipeline, nothing near": (["run", "zzz", "in.png", "--out", "x"], "there are: echo"),
     "no value": (["run", "echo", "in.png", "--out", "x", "--set", "size"], "KEY=VALUE"),
     "no key": (["run", "echo", "in.png", "--out", "x", "--set", "=3"], "KEY=VALUE"),
     "a key that is none": (["run", "echo", "in.png", "--out", "x", "--set", "a b=3"], "KEY=VALUE"),
@@ -133,11 +131,18 @@ def test_wrong_usage_is_code_2(name, echo, capsys):
     assert not (echo / "x").exists()
 
 
-def test_an_unknown_model_is_code_2(echo, capsys, monkeypatch):
+@pytest.mark.parametrize(("name", "hint"), [("ecko", "did you mean 'echo'?"), ("zzz", "there are: echo")])
+def test_an_unknown_pipeline_is_code_1_and_one_sentence(name, hint, echo, capsys):
+    code, out, err = run(capsys, "run", name, "in.png", "--out", "x")
+    assert code == 1 and out == "" and hint in err and len(err.strip().splitlines()) == 1
+    assert not (echo / "x").exists()
+
+
+def test_an_unknown_model_is_code_1_and_a_malformed_one_code_2(echo, capsys, monkeypatch):
     monkeypatch.undo()
     os.chdir(echo)
     code, _, err = run(capsys, "run", "screenshot-to-code", "in.png", "--out", "x", "--model", "nanno")
-    assert code == 2 and "did you mean 'nano'?" in err.splitlines()[-1]
+    assert code == 1 and "did you mean 'nano'?" in err.splitlines()[-1]
     code, _, err = run(capsys, "run", "screenshot-to-code", "in.png", "--out", "x", "--model", "openai:name")
     assert code == 2 and "openai:NAME@URL" in err.splitlines()[-1]
 

@@ -12,8 +12,7 @@ from watersmeet.plugins import hookspecs
 from watersmeet.plugins.loader import Choice, Found, load_plugin
 
 # pictures of results are made when there is a result
-EXPECTED = {"docs/images/demo.png"}
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/layout.md")
 
 
 def blocks(root, language):
@@ -66,6 +65,8 @@ def test_python_blocks_run_and_the_plugin_loads(root):
     for name, block in blocks(root, "python"):
         module = type(hookspecs)("documented")
         exec(compile(block, name, "exec"), module.__dict__)
+        if "hookimpl" not in block:
+            continue  # not a plugin; running it was the check
 
         class Point:
             name, value = "documented", "documented"
@@ -89,7 +90,7 @@ def test_files_that_documents_name_exist(root, rooms):
     for name in DOCUMENTS:
         text = (root / name).read_text(encoding="utf-8")
         for path in re.findall(rf"(?:{'|'.join(rooms)}|src|configs|examples|docs|scripts)/[\w./-]*\w", text):
-            if not (root / path).exists() and path not in EXPECTED:
+            if not (root / path).exists():
                 missing.append(f"{name}: {path}")
     assert missing == []
 

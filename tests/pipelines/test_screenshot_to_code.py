@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from watersmeet.core.config import preset
-from watersmeet.core.errors import DecodeError, RemoteError, RenderError, UsageError
+from watersmeet.core.errors import CheckpointError, DecodeError, RemoteError, RenderError, UsageError
 from watersmeet.core.model import Model
 from watersmeet.pipelines.data.samples import encoders as make_encoders
 from watersmeet.pipelines.layout.tree import Node
@@ -240,7 +240,7 @@ def test_two_pictures_are_refused(model, shot, tmp_path):
 
 
 def test_unknown_models_are_suggested():
-    with pytest.raises(UsageError, match="did you mean 'nano'"):
+    with pytest.raises(CheckpointError, match="did you mean 'nano'"):
         open_model("nanno")
-    with pytest.raises(UsageError, match="no model"):
+    with pytest.raises(CheckpointError, match="no model"):
         open_model("some/folder/that/is/not/there")

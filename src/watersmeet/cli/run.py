@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.cli.console import show_progress
-from watersmeet.core.errors import DecodeError, PluginError, UsageError
-from watersmeet.plugins.registry import Registry, get_registry
+from watersmeet.core.errors import DecodeError, UsageError
+from watersmeet.plugins.registry import get_registry
 from watersmeet.plugins.result import Result
 
 
@@ -25,11 +25,11 @@ def run_pipeline(
 ) -> Result:
     """Run pipeline `name` on `inputs`, print progress and warnings to stderr and the closing line to stdout.
 
-    Raises UsageError for an unknown pipeline or model and for a wrong --set, before anything slow is imported;
-    otherwise what the pipeline raises.
+    Raises PluginError for an unknown pipeline and UsageError for a wrong --set, before anything slow is imported;
+    CheckpointError for an unknown model; otherwise what the pipeline raises.
     """
     registry = get_registry()
-    check_pipeline(registry, name)
+    registry.pipeline(name)  # says which names there are before anything slow is imported
     settings = parse_assignments(assignments)
     if target is not None:
         if settings.get("target", target) != target:
@@ -51,16 +51,6 @@ def run_pipeline(
     sys.stderr.flush()
     print(result.summary or f"{len(result.files)} files in {result.out_dir}", flush=True)
     return result
-
-
-def check_pipeline(registry: Registry, name: str) -> None:
-    """Raise UsageError when nothing brings pipeline `name`; a plugin that should but failed raises PluginError."""
-    try:
-        registry.pipeline(name)
-    except PluginError as error:
-        if str(error).startswith("there is no "):
-            raise UsageError(str(error)) from error
-        raise
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
