@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -84,8 +85,10 @@ def run_recipe(
 
             plot_log(out / "log.jsonl", out / "curve.png")
     reasons = {"done": "finished", "signal": "stopped by a signal", "time": "stopped after the time given"}
+    # a run that had nothing left to do took no step and has no loss of its own
+    loss = "" if math.isnan(summary.loss) else f", loss {summary.loss:.4f}"
     report(
-        f"{reasons[summary.stopped]} at step {summary.step} of {recipe.schedule.steps}, loss {summary.loss:.4f}; "
+        f"{reasons[summary.stopped]} at step {summary.step} of {recipe.schedule.steps}{loss}; "
         f"model in {out / 'model'}, log in {out / 'log.jsonl'}"
     )
     return summary
