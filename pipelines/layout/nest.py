@@ -8,6 +8,7 @@ from watersmeet.pipelines.layout.repair import reads_before
 from watersmeet.pipelines.layout.tree import CONTAINERS, Node
 
 _INSIDE = 0.9  # share of a node that must lie on a panel to belong to it
+_SLACK = 6.0  # px: how far a read line may stick out of the panel that it is on
 _OUTSIDE = 0.5  # share below which a node does not belong to its panel
 
 
@@ -48,8 +49,19 @@ def nest(tree: Node, regions: Regions) -> Node:
 
 
 def _tears(box: Box, regions: Regions) -> bool:
-    """Whether the side of a box runs through a text line: no panel ends in the middle of a word."""
-    return any(0.15 < text.box.intersection(box) / max(text.box.area, 1e-6) < 0.85 for text in regions.texts)
+    """Whether a side of the box runs through a text line: no panel ends in the middle of a word."""
+    return any(_cuts(box, text.box) for text in regions.texts)
+
+
+def _cuts(box: Box, line: Box) -> bool:
+    wide = min(box.x1, line.x1) - max(box.x0, line.x0)
+    high = min(box.y1, line.y1) - max(box.y0, line.y0)
+    side = min(_SLACK, line.width / 4)
+    through_x = high > 0.6 * line.height and any(line.x0 + side < x < line.x1 - side for x in (box.x0, box.x1))
+    through_y = wide > 0.6 * line.width and any(
+        line.y0 + 0.3 * line.height < y < line.y1 - 0.3 * line.height for y in (box.y0, box.y1)
+    )
+    return through_x or through_y
 
 
 def _without(node: Node, torn: set[tuple[float, float, float, float]]) -> Node:
