@@ -1,10 +1,12 @@
 """Ask a layout model for the tree of a picture."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import torch
 from PIL import Image
 
 from watersmeet.core.generate import generate
@@ -93,17 +95,29 @@ def _write(
         texts=len(window.regions.texts) if show_regions else 0,
         shapes=len(window.regions.shapes) if show_regions else 0,
     )
-    results = generate(
-        model.model,
-        [Stream(spans=tuple(spans))],
-        max_new_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        mask=[mask],
-        eos_id=text.eos_id,
-    )
+    with _one_thread():
+        results = generate(
+            model.model,
+            [Stream(spans=tuple(spans))],
+            max_new_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            mask=[mask],
+            eos_id=text.eos_id,
+        )
     names = {i: name for name, i in text.symbols.items()}
     return [names[i] for i in results[0].ids if i != text.eos_id]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A small model's steps are too short to share: on a busy machine threads spend them waiting for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @lru_cache(maxsize=2)
