@@ -56,8 +56,10 @@ def _add(node: Node, shape: ShapeRegion) -> Node:
         return node
     inside = tuple(c for c in node.children if c.box.intersection(shape.box) >= _INSIDE * max(c.box.area, 1.0))
     cut = [c for c in node.children if c not in inside and c.box.intersection(shape.box) > 0.1 * c.box.area]
-    if cut:  # a panel that would tear a node apart is more likely wrong than the node
+    if any(c.kind not in CONTAINERS for c in cut):  # a panel that tears a line or picture apart is likely wrong
         return node
+    if cut:  # containers that reach beyond the panel: what of them belongs onto it is for `nest` to say
+        return _insert(node, Node(kind="card", box=shape.box))
     card = Node(kind="card", box=shape.box, children=inside)
     if not inside:
         return _insert(node, card)

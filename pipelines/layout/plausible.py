@@ -40,6 +40,8 @@ def _one(node: Node, kinds: dict[tuple[float, float, float, float], str]) -> lis
     if node.kind in CONTROLS:
         return _control(node, kinds.get(_key(node.box), ""))
     shape = kinds.get(_key(node.box), "")
+    if not shape and node.kind in PICTURES:
+        return []  # given in bins where no box was found: there is nothing to be seen
     if node.kind in CONTAINERS and shape:
         return _painted(node, shape)
     if node.kind in ("img", "icon") and shape:
@@ -72,6 +74,8 @@ def _can_be_checked(box: Box) -> bool:
 
 def _control(node: Node, shape: str) -> list[Node]:
     own = tuple(line for line in node.lines if _holds(node.box, line.box))
+    if not shape and not own:  # neither a box was found there nor does it hold anything
+        return [*(Node(kind="text", box=line.box, lines=(line,)) for line in node.lines), *node.children]
     stray = [Node(kind="text", box=line.box, lines=(line,)) for line in node.lines if line not in own]
     low, high = _HEIGHTS[node.kind]
     too_wide = node.kind == "button" and node.box.width > 640

@@ -2,6 +2,7 @@
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout.complete import attach_shapes
+from watersmeet.pipelines.layout.nest import nest
 from watersmeet.pipelines.layout.regions import Regions, ShapeRegion, TextRegion
 from watersmeet.pipelines.layout.tree import Node, TextLine
 
@@ -72,3 +73,12 @@ def test_a_chart_goes_onto_its_card_and_a_panel_of_text_does_not_become_a_pictur
         texts=tuple(TextRegion(box=box(20, y, 380, y + 16), text="word") for y in range(20, 280, 24)),
     )
     assert attach_shapes(page(card), crowded) == page(card)
+
+
+def test_a_panel_below_a_long_list_is_added_for_its_items_to_move_onto():
+    items = tuple(line(box(20, y, 90, y + 20)) for y in (20, 60, 100, 140))
+    listed = Node(kind="list", box=box(20, 20, 90, 160), children=items)
+    found = regions(("fill", box(10, 50, 100, 130)))
+    tree = nest(attach_shapes(page(listed), found), found)
+    card = next(n for n in tree.walk() if n.kind == "card")
+    assert card.children == items[1:3]

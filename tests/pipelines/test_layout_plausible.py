@@ -72,3 +72,10 @@ def test_a_paragraph_stays_and_strangers_part():
     for stranger in (far, other_size, other_column):
         parts = split_leaf(paragraph.replace(lines=(*lines, stranger)))
         assert [p.lines for p in parts] == [lines, (stranger,)] and {p.kind for p in parts} == {"text"}
+
+
+def test_pictures_and_controls_that_nobody_saw_are_left_out():
+    seen = line(box(120, 110, 180, 130))
+    field = Node(kind="input", box=box(100, 100, 300, 140), lines=(seen,))
+    ghosts = (Node(kind="img", box=box(400, 100, 800, 600)), Node(kind="button", box=box(500, 100, 600, 140)))
+    assert plausible(page(field, *ghosts), regions("fill", box(0, 0, 9, 9))).children == (field,)
