@@ -20,7 +20,7 @@ def attach_shapes(tree: Node, regions: Regions) -> Node:
     for shape in sorted(regions.shapes, key=lambda s: -s.box.area):
         if shape.box.area > 0.95 * tree.box.area:
             continue
-        if shape.kind == "picture" and _mostly_text(shape, regions):
+        if shape.kind == "picture" and (_mostly_text(shape, regions) or regions.is_page(shape.box)):
             continue
         if not any(_stands_for(node, shape) for node in tree.walk()):
             tree = _add(tree, shape)

@@ -22,7 +22,14 @@ _SIZES = 1.35  # how far the font sizes of one paragraph may lie apart
 def plausible(tree: Node, regions: Regions) -> Node:
     """The same boxes and lines under kinds that they can be; no line is lost and none moves."""
     kinds = {_key(shape.box): shape.kind for shape in regions.shapes}
-    return tree.replace(children=_all(tree.children, kinds))
+    pages = {_key(shape.box) for shape in regions.shapes if regions.is_page(shape.box)}
+    return _without_page_pictures(tree.replace(children=_all(tree.children, kinds)), pages)
+
+
+def _without_page_pictures(node: Node, pages: set[tuple[float, float, float, float]]) -> Node:
+    """The tree without pictures of whole pages: their text would be seen twice and read by nobody."""
+    kept = (c for c in node.children if c.kind not in ("img", "icon") or _key(c.box) not in pages)
+    return node.replace(children=tuple(_without_page_pictures(c, pages) for c in kept))
 
 
 def _key(box: Box) -> tuple[float, float, float, float]:

@@ -52,6 +52,12 @@ class Regions:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def is_page(self, box: Box) -> bool:
+        """Whether `box` is a large part of the page with text on it: to take that for one picture is to copy the page."""
+        if box.area < 0.35 * self.width * self.height:
+            return False
+        return sum(t.box.intersection(box) > 0.9 * t.box.area for t in self.texts) >= 5
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Regions":
         return cls(

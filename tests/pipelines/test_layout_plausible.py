@@ -3,8 +3,9 @@
 import pytest
 
 from watersmeet.core.geometry import Box
+from watersmeet.pipelines.layout.complete import attach_shapes
 from watersmeet.pipelines.layout.plausible import plausible, split_leaf
-from watersmeet.pipelines.layout.regions import Regions, ShapeRegion
+from watersmeet.pipelines.layout.regions import Regions, ShapeRegion, TextRegion
 from watersmeet.pipelines.layout.tree import Node, Style, TextLine
 
 
@@ -79,3 +80,18 @@ def test_pictures_and_controls_that_nobody_saw_are_left_out():
     field = Node(kind="input", box=box(100, 100, 300, 140), lines=(seen,))
     ghosts = (Node(kind="img", box=box(400, 100, 800, 600)), Node(kind="button", box=box(500, 100, 600, 140)))
     assert plausible(page(field, *ghosts), regions("fill", box(0, 0, 9, 9))).children == (field,)
+
+
+def test_a_picture_of_the_page_is_no_picture():
+    whole = box(0, 0, 1200, 700)
+    found = Regions(
+        width=1280,
+        height=757,
+        shapes=(ShapeRegion(kind="picture", box=whole),),
+        texts=tuple(TextRegion(box=box(20, y, 90, y + 16), text="word") for y in range(20, 220, 40)),
+    )
+    copied = page(Node(kind="img", box=whole))
+    assert plausible(copied, found).children == ()
+    assert attach_shapes(page(), found) == page()
+    photo = Regions(width=1280, height=757, shapes=found.shapes, texts=found.texts[:2])
+    assert plausible(copied, photo) == copied
