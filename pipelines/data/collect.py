@@ -40,7 +40,7 @@ def collect_chunk(jobs: list[Job], root: Path, path: Path, browser_factory: Call
     for job in jobs:
         try:
             files.append((job, page_file(job, root)))
-        except Exception as error:
+        except Exception as error:  # whatever is wrong with one page of strangers, the build goes on
             counts["failed"] += 1
             index.append(job.to_json() | {"error": f"{type(error).__name__}: {error}"[:200]})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def collect_chunk(jobs: list[Job], root: Path, path: Path, browser_factory: Call
                     per_sheet=SHEET,
                     timeout_s=PATIENCE_S,
                 )
-            except Exception as error:
+            except Exception as error:  # a browser fails in many ways; the pages are counted as failed
                 pages = [None] * len(some)
                 index.append({"error": f"{type(error).__name__}: {error}"[:200]})
             for (job, _), page in zip(some, pages, strict=True):
