@@ -14,7 +14,8 @@ from watersmeet.plugins.result import Result
 
 BASIS = (
     "Compared with the picture itself and the text lines that were read from it, since there is no reference page. "
-    "What a picture cannot tell, such as which words are links, is left open."
+    "What a picture cannot tell, such as which words are links, is left open; CODE then only says that text stands in "
+    "normal flow and that the page fits a phone."
 )
 
 
