@@ -61,6 +61,8 @@ class ModelConfig:
     moe_intermediate_size: int
     routed_expert_hidden_size: int | None = None
     """Width of the latent space in which routed experts work (K3); None: experts see the full width."""
+    latent_norm: bool = True
+    """Whether the sum of the experts is normalised before it leaves the latent space (K3); no meaning without one."""
     routed_scaling_factor: float = 1.0
     hidden_act: str = "situ"
     situ_beta: float = 4.0
