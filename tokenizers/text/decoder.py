@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watersmeet.tokenizers.text.vocabulary import Vocabulary, load_vocabulary, model_bytes
+from watersmeet.tokenizers.text.vocabulary import AnyVocabulary, open_vocabulary
 
 
 class IncrementalDecoder:
@@ -15,7 +15,7 @@ class IncrementalDecoder:
     The texts returned by `push` and `close` joined are what decoding all ids at once gives.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: AnyVocabulary) -> None:
         self._vocabulary = vocabulary
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -32,7 +32,7 @@ class Decoder:
     """Decodes ids; symbols add nothing to the text. `settings` as for the encoder."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.vocabulary = load_vocabulary(model_bytes(settings))
+        self.vocabulary, _, _ = open_vocabulary(settings)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; bytes that are no UTF-8 become U+FFFD. Raises ConfigError for an id outside the vocabulary."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
@@ -12,7 +11,7 @@ import torch
 
 from watersmeet.core.errors import DecodeError
 from watersmeet.core.stream import Span, content_key
-from watersmeet.tokenizers.text.vocabulary import FILE_NAME, load_vocabulary, model_bytes
+from watersmeet.tokenizers.text.vocabulary import open_vocabulary
 
 VERSION = 1
 """Part of every key; raised when equal text and settings would give other ids than before."""
@@ -21,19 +20,15 @@ VERSION = 1
 class Encoder:
     """Encodes `str` or UTF-8 bytes.
 
-    settings: `model`, bytes or path of a sentencepiece model, or the name of an entry of `files`. The attribute
-    `settings` holds plain values only, `files` the model: a checkpoint keeps both.
+    settings: `model`, bytes or path of a sentencepiece model, or the name of an entry of `files`; for the vocabulary of
+    an official checkpoint see `vocabulary.open_vocabulary`. The attribute `settings` holds plain values only, `files`
+    the model and what belongs to it: a checkpoint keeps both.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        model = model_bytes(settings)
-        self.vocabulary = load_vocabulary(model)
-        self.files: dict[str, bytes] = {FILE_NAME: model}
-        self.settings: dict[str, Any] = {
-            "model": FILE_NAME,
-            "vocab_size": self.vocabulary.size,
-            "model_sha256": hashlib.sha256(model).hexdigest(),
-        }
+        self.settings: dict[str, Any]
+        self.files: dict[str, bytes]
+        self.vocabulary, self.settings, self.files = open_vocabulary(settings)
 
     @classmethod
     def train(
@@ -49,7 +44,7 @@ class Encoder:
         return cls({"model": train_tokenizer(corpus, symbols, vocab_size, out_path)})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Encoder, ({"model": self.files[FILE_NAME]},)
+        return Encoder, ({**self.settings, "files": self.files},)
 
     @property
     def vocab_size(self) -> int:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import sentencepiece
 
@@ -23,14 +23,64 @@ FILE_NAME = "tokenizer.model"
 _SPACE = "\u2581"
 
 
-def model_bytes(settings: Mapping[str, Any]) -> bytes:
+class AnyVocabulary(Protocol):
+    """What encoder and decoder need of a vocabulary, whichever library makes the ids."""
+
+    size: int
+    unk_id: int
+    bos_id: int
+    eos_id: int
+    symbols: dict[str, int]
+    token_bytes: list[bytes]
+    digest: bytes
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; never a symbol."""
+
+    def symbol_id(self, name: str) -> int:
+        """Id of a symbol."""
+
+    def name(self, index: int) -> str:
+        """Name of an id, for people."""
+
+    def bytes_of(self, ids: Sequence[int]) -> bytes:
+        """UTF-8 bytes of ids; symbols add nothing."""
+
+
+def open_vocabulary(settings: Mapping[str, Any]) -> tuple[AnyVocabulary, dict[str, Any], dict[str, bytes]]:
+    """(vocabulary, completed settings of plain values, files) of what an encoder or a checkpoint was given.
+
+    settings: `tokenizer` is "sentencepiece" (the default) or "tiktoken" (official checkpoints); `model` as for
+    `model_bytes`; with tiktoken also `vocab_size` and `generation` or `family`, and every entry of `files` is kept.
+    Raises ConfigError for settings that make no sense and CheckpointError for damaged official files.
+    """
+    kind = settings.get("tokenizer", "sentencepiece")
+    if kind == "sentencepiece":
+        model = model_bytes(settings)
+        vocabulary = load_vocabulary(model)
+        completed = {"model": FILE_NAME, "vocab_size": vocabulary.size}
+        return vocabulary, completed | {"model_sha256": hashlib.sha256(model).hexdigest()}, {FILE_NAME: model}
+    if kind != "tiktoken":
+        raise ConfigError(f"text settings have tokenizer {kind!r}, expected 'sentencepiece' or 'tiktoken'")
+    # imported for official checkpoints alone
+    from watersmeet.tokenizers.tiktoken import ranks
+    from watersmeet.tokenizers.tiktoken.vocabulary import open_tiktoken
+
+    model = model_bytes(settings, ranks.FILE_NAME)
+    official = open_tiktoken(settings, model)
+    completed = {"tokenizer": kind, "model": ranks.FILE_NAME, "vocab_size": official.size}
+    completed |= {"generation": official.generation, "model_sha256": hashlib.sha256(model).hexdigest()}
+    return official, completed, {**(settings.get("files") or {}), ranks.FILE_NAME: model}
+
+
+def model_bytes(settings: Mapping[str, Any], default: str = FILE_NAME) -> bytes:
     """The tokenizer model that `settings` speak of.
 
     `settings["model"]` is bytes, a path, or the name of an entry of `settings["files"]` (how a checkpoint gives it
-    back). Raises ConfigError when there is none.
+    back), `default` if there is such an entry. Raises ConfigError when there is none.
     """
     files = settings.get("files") or {}
-    model = settings.get("model", FILE_NAME if FILE_NAME in files else None)
+    model = settings.get("model", default if default in files else None)
     if isinstance(model, (bytes, bytearray)):
         return bytes(model)
     if model is None:
