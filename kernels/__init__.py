@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .experts import swi_glu as swi_glu
     from .kda import kda as kda
     from .kda import kda_gate as kda_gate
+    from .mxfp4 import mxfp4_decode as mxfp4_decode
+    from .mxfp4 import mxfp4_encode as mxfp4_encode
     from .newton_schulz import newton_schulz as newton_schulz
 
 _HOMES = {
@@ -31,6 +33,8 @@ _HOMES = {
     "expert_glu": "experts",
     "situ_glu": "experts",
     "swi_glu": "experts",
+    "mxfp4_decode": "mxfp4",
+    "mxfp4_encode": "mxfp4",
     "newton_schulz": "newton_schulz",
 }
 __all__ = list(_HOMES)
