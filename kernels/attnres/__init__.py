@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..dispatch import use_reference
+from ..dispatch import form
 from .fast import AttnRes
 from .reference import attnres_reference
 
@@ -24,7 +24,7 @@ def attnres(sources: Tensor, query: Tensor, norm_weight: Tensor, *, eps: float) 
             f"attnres got sources {tuple(sources.shape)}, query {tuple(query.shape)}, norm_weight "
             f"{tuple(norm_weight.shape)}; expected [n,...,D], [D] and [D]"
         )
-    if use_reference("attnres"):
+    if form("attnres", sources, triton=False) == "reference":
         return attnres_reference(sources, query, norm_weight, eps=eps)
     flat = sources.reshape(sources.shape[0], -1, D)
     return AttnRes.apply(flat, query, norm_weight, eps).view(sources.shape[1:])

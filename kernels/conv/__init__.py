@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..dispatch import use_reference
+from ..dispatch import form
 from .fast import short_conv_fast
 from .reference import short_conv_reference
 
@@ -34,7 +34,7 @@ def short_conv(
         raise ValueError(f"short_conv got x {tuple(x.shape)}, weight {tuple(weight.shape)}; expected [B,T,C] and [C,W]")
     if cu_seqlens is not None and x.shape[0] != 1:
         raise ValueError(f"short_conv got B={x.shape[0]} with cu_seqlens; packed input needs B=1")
-    if use_reference("short_conv"):
+    if form("short_conv", x, triton=False) == "reference":
         bounds = None if cu_seqlens is None else cu_seqlens.tolist()
         y, final = short_conv_reference(
             x, weight, cu_seqlens=bounds, initial_state_NCW=initial_state, activation=activation

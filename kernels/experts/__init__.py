@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..dispatch import use_reference
+from ..dispatch import form
 from .fast import SituGLU, expert_glu_fast
 from .reference import expert_glu_reference, situ_glu_reference
 
@@ -18,7 +18,7 @@ def situ_glu(gate: Tensor, up: Tensor, *, beta: float = 4.0, linear_beta: float 
     Bounded by ``beta * linear_beta``; equals SwiGLU to first order near zero. ``linear_beta=None`` leaves ``up`` linear.
     gate and up have one shape and dtype, which the result keeps; float32 inside.
     """
-    if use_reference("situ_glu"):
+    if form("situ_glu", gate, triton=False) == "reference":
         return situ_glu_reference(gate, up, beta=beta, linear_beta=linear_beta)
     y: Tensor = SituGLU.apply(gate, up, beta, linear_beta)
     return y
@@ -53,6 +53,6 @@ def expert_glu(
             f"expert_glu got {len(offsets)} offsets from {offsets[0]} to {offsets[-1]} for {w_gate.shape[0]} experts and "
             f"{x.shape[0]} rows; expected one more offset than experts, from 0 to the number of rows"
         )
-    if use_reference("expert_glu"):
+    if form("expert_glu", x, triton=False) == "reference":
         return expert_glu_reference(x, offsets, w_gate, w_up, w_down, act=act)
     return expert_glu_fast(x, offsets, w_gate, w_up, w_down, act)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ..dispatch import use_reference
+from ..dispatch import form
 from .gate import Gate
 from .ops import kda_chunked, sequence_lengths
 from .recurrent import MAX_TOKENS, kda_recurrent
@@ -49,7 +49,7 @@ def kda(
             f"beta {tuple(beta.shape)}; expected q, k, g [B,T,H,K], v [B,T,H,V], beta [B,T,H]"
         )
     scale = K**-0.5 if scale is None else float(scale)
-    if use_reference("kda"):
+    if form("kda", q, k, v, triton=False) == "reference":
         lengths = sequence_lengths(B, T, cu_seqlens)
         bounds = None if cu_seqlens is None else [sum(lengths[:n]) for n in range(len(lengths) + 1)]
         o, final = kda_reference(q, k, v, g, beta, scale=scale, initial_state_NHKV=initial_state, cu_seqlens=bounds)
@@ -85,7 +85,7 @@ def kda_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, *, lower_bound: float | 
             f"kda_gate got z {tuple(z.shape)}, A_log {tuple(A_log.shape)}, dt_bias {tuple(dt_bias.shape)}; "
             f"expected [..,H,K], [H] and H*K numbers"
         )
-    if use_reference("kda_gate"):
+    if form("kda_gate", z, triton=False) == "reference":
         return kda_gate_reference(z, A_log, dt_bias, lower_bound=lower_bound)
     g: Tensor = Gate.apply(z, A_log, dt_bias.view(H, K), lower_bound)
     return g

@@ -206,5 +206,5 @@ def test_names_are_functions_even_after_importing_folders():
 
 
 def test_forced_form_is_checked():
-    with pytest.raises(ValueError, match="reference"), dispatch.forced("triton"):
+    with pytest.raises(ValueError, match="reference"), dispatch.forced("fastest"):
         pass
