@@ -43,7 +43,8 @@ class Embedder(Protocol):
         """data [n, ...], coords [n, k] int64, time_us [n] int64 | None -> [n, hidden_size] in the weights' dtype.
 
         n == 0 must work and stay differentiable, so that every process of a sharded run touches every embedder.
-        A token's vector must not depend on the other tokens of the segment.
+        A token's vector must not depend on other items of the segment; on other tokens of its own item only where the
+        modality is atomic and the coordinates tell where an item begins.
         """
         ...
 

@@ -174,9 +174,11 @@ def _flatten(image: Image.Image, limits: Limits, found: list[str]) -> Image.Imag
 
 
 def load_image(
-    source: str | os.PathLike[str] | bytes | Image.Image, limits: Limits | None = None
+    source: str | os.PathLike[str] | bytes | Image.Image, limits: Limits | None = None, *, keep_alpha: bool = False
 ) -> tuple[Image.Image, list[str]]:
     """Read a picture as Pillow image of mode RGB, upright, with sRGB colours and no transparency.
+
+    With `keep_alpha` a picture that has transparency comes back as RGBA, for a caller that fills it later.
 
     `source` is a path, the file's bytes, or a Pillow image. The second value holds one sentence for each thing that was
     not taken as it was (first frame of an animation, transparency, reduced depth). Raises DecodeError naming the
@@ -209,7 +211,11 @@ def load_image(
     if image.mode == "CMYK":
         found.append("CMYK colours were converted to RGB")
     try:
-        picture = _flatten(_to_eight_bits(_to_srgb(image, found), found), limits, found)
+        plain = _to_eight_bits(_to_srgb(image, found), found)
+        if keep_alpha and plain.has_transparency_data:
+            picture = plain.convert("RGBA")
+        else:
+            picture = _flatten(plain, limits, found)
     except Exception as error:
         raise DecodeError(f"{name}: pixels of mode {image.mode} cannot be turned into RGB: {_reason(error)}") from error
     return picture, found
