@@ -24,6 +24,7 @@ from watersmeet.core.errors import CheckpointError
 from watersmeet.core.model import Model
 from watersmeet.core.model.model import FLOAT32_NAMES
 from watersmeet.core.model.moe import Router
+from watersmeet.core.model.stored import from_stored, stored_views
 
 CONFIG, WEIGHTS, PROCESSOR = "config.json", "model.safetensors", "processor.json"
 
@@ -83,9 +84,9 @@ def save_checkpoint(
 
 
 def _tensors(model: Model, dtype: torch.dtype | None) -> dict[str, Tensor]:
-    parameters = {name for name, _ in model.named_parameters()}
+    parameters = set(stored_views(model.named_parameters()))
     out = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in stored_views(model.state_dict().items()).items():
         castable = dtype is not None and name in parameters and not name.endswith(FLOAT32_NAMES)
         out[name] = tensor.detach().cpu().to(dtype if castable else tensor.dtype).contiguous()
     return out
@@ -124,7 +125,7 @@ def load_weights(model: Model, path: Path) -> None:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error})") from error
-    wanted = model.state_dict()
+    wanted = stored_views(model.state_dict().items())
     problems = [
         *_list("missing", sorted(set(wanted) - set(tensors))),
         *_list("unknown", sorted(set(tensors) - set(wanted))),
@@ -143,7 +144,7 @@ def load_weights(model: Model, path: Path) -> None:
         if name.startswith("embedders.") and tensor.is_floating_point():
             tensors[name] = tensor.float()
     requires_grad = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    model.load_state_dict(tensors, strict=True, assign=True)
+    model.load_state_dict(from_stored(tensors), strict=True, assign=True)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(requires_grad[name])
     for module in model.modules():

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from watersmeet.core.cache import KdaState
 from watersmeet.core.config import ModelConfig
-from watersmeet.core.model.ops import Layout, Linear, l2_norm
+from watersmeet.core.model.joint import Joint
+from watersmeet.core.model.ops import Layout, Linear, Step, l2_norm
 from watersmeet.kernels.conv import short_conv
 from watersmeet.kernels.kda import kda_gate
 from watersmeet.kernels.native import StepWeights, delta_rule, gated_norm, kda_front, kda_step, library
@@ -66,37 +67,32 @@ class KimiDeltaAttention(nn.Module):
             self.g_b_proj = Linear(self.gate_rank, channels)
         self.o_norm = GatedNorm(k, config.rms_norm_eps)
         self.o_proj = Linear(channels, d)
-        self._fused: tuple[Tensor, Tensor] | None = None
+        gate = self.g_proj if self.gate_rank is None else self.g_a_proj
+        self.joint = Joint(self.q_proj, self.k_proj, self.v_proj, self.b_proj, gate, self.f_a_proj)
+        self.filters = Joint(self.q_conv1d, self.k_conv1d, self.v_conv1d)
         self._step: tuple[Tensor, StepWeights] | None = None
 
-    def _merged(self) -> tuple[Tensor, Tensor]:
-        """The matrices of q, k, v and beta stacked `[3C + H, D]`, and the three filters `[3C, W]`."""
-        if self._fused is not None:
-            return self._fused
-        matrices = (self.q_proj, self.k_proj, self.v_proj, self.b_proj)
-        filters = (self.q_conv1d, self.k_conv1d, self.v_conv1d)
-        return torch.cat([m.weight for m in matrices]), torch.cat([c.weight.squeeze(1) for c in filters])
-
     def fuse(self, on: bool) -> None:
-        """Keep the merged weights between calls (generation) or build them anew in each (training)."""
-        self._fused, self._step = None, None
-        if not on:
-            return
-        self._fused = self._merged()
-        if self.lower_bound is not None and self.gate_rank is None:
-            joint = torch.cat([self._fused[0], self.g_proj.weight, self.f_a_proj.weight])
+        """Prepare what a single step wants of the weights (generation), or forget it (training)."""
+        self._step = None
+        if on and self.lower_bound is not None and self.gate_rank is None:
             norm, bound = self.o_norm, self.lower_bound
-            weights = StepWeights.of(self._fused[1], self.A_log, self.dt_bias, norm.weight, bound=bound, eps=norm.eps)
-            self._step = joint, weights
+            filters = self.filters().squeeze(1)
+            weights = StepWeights.of(filters, self.A_log, self.dt_bias, norm.weight, bound=bound, eps=norm.eps)
+            self._step = self.joint(), weights
 
     def _project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q | k | v | logits of beta [T, 3C + H], logits of the decay [T, C], output gate [T, H, K], filters."""
-        weight, filters = self._merged()
+        """q | k | v | logits of beta [T, 3C + H], logits of the decay [T, C], output gate [T, H, K], filters [3C, W]."""
         gate = self.g_proj(x_TD) if self.gate_rank is None else self.g_b_proj(self.g_a_proj(x_TD))
         z = self.f_b_proj(self.f_a_proj(x_TD))
-        return F.linear(x_TD, weight.to(x_TD.dtype)), z, gate.unflatten(-1, (self.num_heads, -1)), filters
+        proj = F.linear(x_TD, self.joint(x_TD.dtype, 4))
+        return proj, z, gate.unflatten(-1, (self.num_heads, -1)), self.filters().squeeze(1)
 
-    def forward(self, x_TD: Tensor, layout: Layout, state: KdaState | None = None) -> Tensor:
+    def forward(self, x_TD: Tensor, layout: Layout | Step, state: KdaState | None = None) -> Tensor:
+        """All rows of a batch, from the state of a cache on if there is one, or one more token for each stream of it."""
+        if isinstance(layout, Step):
+            assert state is not None
+            return self.step(x_TD, state)
         proj, z, gate, filters = self._project(x_TD)
         if state is None:
             q, k, v, g, beta = kda_front(

@@ -7,14 +7,17 @@ Legend of shapes: T tokens, D hidden width.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
+from watersmeet.core.cache import KdaState, LatentBuffer
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.model.kda import KimiDeltaAttention
 from watersmeet.core.model.mla import LatentAttention
-from watersmeet.core.model.moe import GLU, LatentMoE, activation
-from watersmeet.core.model.ops import RMSNorm
+from watersmeet.core.model.moe import GLU, LatentMoE, RouterRecord, activation
+from watersmeet.core.model.ops import Layout, RMSNorm, Step
 from watersmeet.kernels.native import mix_norm
 
 
@@ -26,6 +29,42 @@ class Query(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1, size))
 
 
+class Residual(NamedTuple):
+    """What is carried through depth: the snapshots of finished blocks and the running sum of the current one.
+
+    At the first layer of a block the running sum becomes a snapshot and a new sum starts; every sublayer reads a
+    mix of all snapshots and the running sum. Ordinary residual connections have no snapshots. The last sublayer's
+    output waits in `update`, because adding it and reading the result is one pass over memory. A plain tuple of tensors
+    that is never changed in place: wrappers of a layer (sharding, offload, recomputation) can see what goes through.
+    """
+
+    bank: tuple[Tensor, ...]
+    running: Tensor | None
+    update: Tensor | None = None
+
+    def add(self, update_TD: Tensor) -> Residual:
+        """With a sublayer's output added to the running sum."""
+        if self.running is None:
+            return self._replace(running=update_TD)
+        return self._replace(update=update_TD)
+
+    def snapshot(self) -> Residual:
+        """With the running sum closed and put into the bank."""
+        assert self.running is not None and self.update is None
+        return Residual((*self.bank, self.running), None)
+
+    def read(self, norm: RMSNorm, mix: tuple[RMSNorm, Query] | None) -> tuple[Tensor, Residual]:
+        """The normalised mix of everything so far, and the same residual with `update` added in.
+
+        `mix` None: of the running sum alone.
+        """
+        assert self.running is not None
+        sources = [self.running] if mix is None else [*self.bank, self.running]
+        query, gain, eps = (None, None, 0.0) if mix is None else (mix[1].weight[0], mix[0].weight, mix[0].eps)
+        h, running = mix_norm(sources, self.update, query, gain, norm.weight, eps=eps, norm_eps=norm.eps)
+        return h, Residual(self.bank, running)
+
+
 class DecoderLayer(nn.Module):
     """Norms, token mixer, feed-forward and the two residual reads of one layer."""
 
@@ -33,6 +72,8 @@ class DecoderLayer(nn.Module):
         super().__init__()
         d, eps = config.hidden_size, config.rms_norm_eps
         self.full_attention = config.is_full_attention(index)
+        self.block = config.attn_res_block_size
+        self.begins_block = self.block is not None and index % self.block == 0
         self.input_layernorm = RMSNorm(d, eps)
         self.self_attn: LatentAttention | KimiDeltaAttention = (
             LatentAttention(config) if self.full_attention else KimiDeltaAttention(config)
@@ -42,7 +83,7 @@ class DecoderLayer(nn.Module):
             self.block_sparse_moe = LatentMoE(config)
         else:
             self.mlp = GLU(d, config.intermediate_size, activation(config))
-        if config.attn_res_block_size is not None:
+        if self.block is not None:
             self.self_attention_res_norm, self.self_attention_res_proj = RMSNorm(d, eps), Query(d)
             self.mlp_res_norm, self.mlp_res_proj = RMSNorm(d, eps), Query(d)
 
@@ -51,51 +92,33 @@ class DecoderLayer(nn.Module):
         """The experts, or the dense GLU of the first layers."""
         return self.block_sparse_moe if hasattr(self, "block_sparse_moe") else self.mlp
 
-
-class ResidualStream:
-    """What is carried through depth: the snapshots of finished blocks and the running sum of the current one.
-
-    At the first layer of a block the running sum becomes a snapshot and a new sum starts; every sublayer reads a
-    mix of all snapshots and the running sum. With `block` None it is the ordinary residual sum. The last sublayer's
-    output waits in `update`, because adding it and reading the result is one pass over memory.
-    """
-
-    def __init__(self, x_TD: Tensor, block: int | None) -> None:
-        self.bank: list[Tensor] = []
-        self.running: Tensor | None = x_TD
-        self.update: Tensor | None = None
-        self.block = block
-
-    def add(self, update_TD: Tensor) -> None:
-        """Add a sublayer's output to the running sum."""
-        if self.running is None:
-            self.running = update_TD
-        else:
-            self.update = update_TD
-
-    def read(self, norm: RMSNorm, mix: tuple[RMSNorm, Query] | None) -> Tensor:
-        """The normalised mix of everything so far; `mix` None: of the running sum alone."""
-        assert self.running is not None
-        sources = [self.running] if mix is None else [*self.bank, self.running]
-        query, gain, eps = (None, None, 0.0) if mix is None else (mix[1].weight[0], mix[0].weight, mix[0].eps)
-        h, self.running = mix_norm(sources, self.update, query, gain, norm.weight, eps=eps, norm_eps=norm.eps)
-        self.update = None
-        return h
-
-    def before_attention(self, layer: DecoderLayer, index: int) -> Tensor:
-        """The read of a layer's token mixer; takes the snapshot where a block begins."""
+    def read_attention(self, residual: Residual) -> tuple[Tensor, Residual]:
+        """What the token mixer reads; takes the snapshot where a block begins."""
         # the very first read has one source, and no parameters that could learn from it
-        plain = self.block is None or not self.bank
-        h = self.read(
-            layer.input_layernorm, None if plain else (layer.self_attention_res_norm, layer.self_attention_res_proj)
-        )
-        if self.block is not None and index % self.block == 0:
-            assert self.running is not None
-            self.bank.append(self.running)
-            self.running = None
-        return h
+        mixed = self.block is not None and residual.bank
+        mix = (self.self_attention_res_norm, self.self_attention_res_proj) if mixed else None
+        h, residual = residual.read(self.input_layernorm, mix)
+        return h, residual.snapshot() if self.begins_block else residual
 
-    def before_feed_forward(self, layer: DecoderLayer) -> Tensor:
-        """The read of a layer's feed-forward."""
-        mix = None if self.block is None else (layer.mlp_res_norm, layer.mlp_res_proj)
-        return self.read(layer.post_attention_layernorm, mix)
+    def read_feed_forward(self, residual: Residual) -> tuple[Tensor, Residual]:
+        """What the feed-forward reads."""
+        mix = None if self.block is None else (self.mlp_res_norm, self.mlp_res_proj)
+        return residual.read(self.post_attention_layernorm, mix)
+
+    def forward(
+        self,
+        residual: Residual,
+        layout: Layout | Step,
+        state: KdaState | LatentBuffer | None = None,
+        record: RouterRecord | None = None,
+    ) -> Residual:
+        """The whole layer in one call.
+
+        A `Layout` without `state` is a pass over whole streams; with it, the rows continue the streams of a cache, whose
+        state of this layer is moved forward; a `Step` is one more token for every stream of the cache.
+        """
+        h, residual = self.read_attention(residual)
+        residual = residual.add(self.self_attn(h, layout, state))
+        h, residual = self.read_feed_forward(residual)
+        y = self.feed_forward.step(h) if isinstance(layout, Step) else self.feed_forward(h, record)
+        return residual.add(y)

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from watersmeet.core.cache import LatentBuffer
 from watersmeet.core.config import ModelConfig
-from watersmeet.core.model.ops import Layout, Linear, RMSNorm
+from watersmeet.core.model.joint import Joint
+from watersmeet.core.model.ops import Layout, Linear, RMSNorm, Step
 
 
 def attention_mask(length: int, past: int, block_L: Tensor | None, device: torch.device) -> Tensor:
@@ -51,21 +52,14 @@ class LatentAttention(nn.Module):
         if self.gated:
             self.g_proj = Linear(d, h * self.v_dim)
         self.o_proj = Linear(h * self.v_dim, d)
-        self._sizes = [m.out_features for m in self._readers()]
-        self._fused: Tensor | None = None
-
-    def _readers(self) -> list[Linear]:
         first = self.q_a_proj if self.q_lora else self.q_proj
-        return [first, self.kv_a_proj_with_mqa, *([self.g_proj] if self.gated else [])]
-
-    def fuse(self, on: bool) -> None:
-        """Keep the merged input matrix between calls (generation) or build it anew in each (training)."""
-        self._fused = torch.cat([m.weight for m in self._readers()]) if on else None
+        readers = [first, self.kv_a_proj_with_mqa, *([self.g_proj] if self.gated else [])]
+        self.joint = Joint(*readers)
+        self._sizes = [m.out_features for m in readers]
 
     def _project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries [T, H, K], normalised latent [T, R], shared key [T, P], output gate [T, H*V] or None."""
-        weight = torch.cat([m.weight for m in self._readers()]) if self._fused is None else self._fused
-        first, kv, *gate = F.linear(x_TD, weight.to(x_TD.dtype)).split(self._sizes, dim=-1)
+        first, kv, *gate = F.linear(x_TD, self.joint(x_TD.dtype)).split(self._sizes, dim=-1)
         q = self.q_b_proj(self.q_a_layernorm(first)) if self.q_lora else first
         latent, shared = kv.split([self.rank, self.shared], dim=-1)
         return (
@@ -95,10 +89,11 @@ class LatentAttention(nn.Module):
         o = o_THV.flatten(-2)
         return self.o_proj(o if gate is None else o * torch.sigmoid(gate))
 
-    def forward(
-        self, x_TD: Tensor, layout: Layout, state: LatentBuffer | None = None, past: list[int] | None = None
-    ) -> Tensor:
-        """`past[i]` is the number of tokens of cached stream i before this call; needed with `state` only."""
+    def forward(self, x_TD: Tensor, layout: Layout | Step, state: LatentBuffer | None = None) -> Tensor:
+        """All rows of a batch, behind what a cache holds if there is one, or one more token for each stream of it."""
+        if isinstance(layout, Step):
+            assert state is not None
+            return self.step(x_TD, layout, state)
         q, latent, shared, gate = self._project(x_TD)
         if state is None:
             k, v = self._expand(latent, shared)
@@ -110,7 +105,7 @@ class LatentAttention(nn.Module):
             if state is None:
                 before, k_row, v_row = 0, k[start:end], v[start:end]
             else:
-                before = past[row] if past is not None else 0
+                before = 0 if layout.past is None else layout.past[row]
                 state.reserve(before + end - start)
                 state.rows[row, before : before + end - start] = torch.cat(
                     [latent[start:end], shared[start:end]], dim=-1
@@ -122,17 +117,13 @@ class LatentAttention(nn.Module):
             outputs.append(self._attend(q[start:end], k_row, v_row, mask))
         return self._output(torch.cat(outputs), gate)
 
-    def step(self, x_ND: Tensor, state: LatentBuffer, mask_NS: Tensor | None, past_N: Tensor, longest: int) -> Tensor:
-        """One new token for every stream, with the key and value matrices absorbed into query and output.
-
-        mask_NS float32, 0 where slot s holds a token of stream n (the new one included) and -inf elsewhere; None when
-        all streams are equally long. past_N [N]: slot that each new token takes. `longest`: slots in use after it.
-        """
+    def step(self, x_ND: Tensor, step: Step, state: LatentBuffer) -> Tensor:
+        """One new token for every stream, with the key and value matrices absorbed into query and output."""
         q, latent, shared, gate = self._project(x_ND)
-        state.reserve(longest)
+        state.reserve(step.longest)
         rows = state.rows
-        rows[torch.arange(len(past_N), device=rows.device), past_N] = torch.cat([latent, shared], dim=-1)
-        seen_NSR = rows[:, :longest]
+        rows[torch.arange(len(rows), device=rows.device), step.past_N] = torch.cat([latent, shared], dim=-1)
+        seen_NSR = rows[:, : step.longest]
         w_key, w_value = self.kv_b_proj.weight.to(x_ND.dtype).view(self.num_heads, -1, self.rank).split(
             [self.nope, self.v_dim], dim=1
         )  # fmt: skip
@@ -140,8 +131,8 @@ class LatentAttention(nn.Module):
         q_latent = torch.bmm(q_own.transpose(0, 1), w_key).transpose(0, 1)
         query_NHR = torch.cat([q_latent, q_shared], dim=-1)
         scores = torch.bmm(query_NHR, seen_NSR.transpose(1, 2)).float() * self.scale
-        if mask_NS is not None:
-            scores = scores + mask_NS[:, None]
+        if step.mask_NS is not None:
+            scores = scores + step.mask_NS[:, None]
         mixed_NHR = torch.bmm(scores.softmax(-1).to(rows.dtype), seen_NSR[..., : self.rank])
         o_NHV = torch.bmm(mixed_NHR.transpose(0, 1), w_value.transpose(1, 2)).transpose(0, 1)
         return self._output(o_NHV, gate)

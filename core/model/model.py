@@ -13,15 +13,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from watersmeet.core.cache import Cache, KdaState, LatentBuffer
+from watersmeet.core.cache import Cache
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.errors import ConfigError, WatersmeetError
+from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.kda import KimiDeltaAttention
-from watersmeet.core.model.layer import DecoderLayer, Query, ResidualStream
+from watersmeet.core.model.layer import DecoderLayer, Query, Residual
 from watersmeet.core.model.loss import linear_cross_entropy
-from watersmeet.core.model.mla import LatentAttention
 from watersmeet.core.model.moe import LatentMoE, Router, RouterRecord
-from watersmeet.core.model.ops import Layout, Linear, RMSNorm
+from watersmeet.core.model.ops import Layout, Linear, RMSNorm, Step
+from watersmeet.core.model.stored import stored_views
 from watersmeet.core.stream import NO_TARGET, Packed
 
 
@@ -87,8 +88,9 @@ class Model(nn.Module):
         std = self.config.initializer_range
         for module in self.modules():
             if isinstance(module, LatentMoE):
-                for weight in module.experts.parameters():
-                    nn.init.normal_(weight, std=std)
+                # drawn one by one as they are stored, so that a seed means the same weights however they are kept
+                for weight in stored_views(module.experts.named_parameters(prefix="experts")).values():
+                    weight.copy_(torch.empty_like(weight, memory_format=torch.contiguous_format).normal_(std=std))
             elif isinstance(module, (Linear, Router)):
                 nn.init.normal_(module.weight, std=std)
             elif isinstance(module, RMSNorm):
@@ -135,31 +137,29 @@ class Model(nn.Module):
 
     # ---- the trunk --------------------------------------------------------------------------------------------
 
-    def _trunk(self, x_TD: Tensor, layout: Layout, cache: Cache | None, record: RouterRecord | None) -> Tensor:
-        residual = ResidualStream(x_TD, self.config.attn_res_block_size)
+    def _trunk(
+        self, x_TD: Tensor, layout: Layout | Step, cache: Cache | None, record: RouterRecord | None = None
+    ) -> Tensor:
+        """Final hidden state [T, D]; a cache's lengths are the caller's to move."""
+        residual = Residual((), x_TD)
         for index, layer in enumerate(self._typed_layers()):
-            h = residual.before_attention(layer, index)
-            state = None if cache is None else cache.layers[index]
-            if isinstance(layer.self_attn, LatentAttention):
-                assert state is None or isinstance(state, LatentBuffer)
-                update = layer.self_attn(h, layout, state, None if cache is None else cache.lengths)
-            else:
-                assert state is None or isinstance(state, KdaState)
-                update = layer.self_attn(h, layout, state)
-            residual.add(update)
-            residual.add(layer.feed_forward(residual.before_feed_forward(layer), record))
-        if cache is not None:
-            for row, start, end in layout.spans():
-                cache.lengths[row] += end - start
+            residual = layer(residual, layout, None if cache is None else cache.layers[index], record)
         return self._output(residual)
+
+    def _continue(self, x_TD: Tensor, layout: Layout, cache: Cache) -> Tensor:
+        """The same for rows that follow what the cache holds."""
+        hidden_TD = self._trunk(x_TD, layout.after(cache.lengths), cache)
+        for row, start, end in layout.spans():
+            cache.lengths[row] += end - start
+        return hidden_TD
 
     def _typed_layers(self) -> Iterator[DecoderLayer]:
         """The layers under their own type, which a ModuleList forgets."""
         return cast("Iterator[DecoderLayer]", iter(self.layers))
 
-    def _output(self, residual: ResidualStream) -> Tensor:
+    def _output(self, residual: Residual) -> Tensor:
         plain = self.config.attn_res_block_size is None
-        return residual.read(self.norm, None if plain else (self.output_attn_res_norm, self.output_attn_res_proj))
+        return residual.read(self.norm, None if plain else (self.output_attn_res_norm, self.output_attn_res_proj))[0]
 
     def forward(self, packed: Packed, *, cache: Cache | None = None, record: RouterRecord | None = None) -> Tensor:
         """Final hidden state [T, D] in the compute dtype, ready for `logits`.
@@ -172,7 +172,8 @@ class Model(nn.Module):
                 f"model: the batch has {packed.num_streams} streams but the cache has {cache.num_streams}; "
                 "make the cache with model.new_cache(number of streams)"
             )
-        return self._trunk(self.embed(packed), Layout.of(packed.cu_seqlens, packed.block), cache, record)
+        x_TD, layout = self.embed(packed), Layout.of(packed.cu_seqlens, packed.block)
+        return self._trunk(x_TD, layout, None, record) if cache is None else self._continue(x_TD, layout, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 logits [..., V] of hidden states [..., D]."""
@@ -239,37 +240,32 @@ class Model(nn.Module):
         x_TD, whole = self.embed(packed), Layout.of(packed.cu_seqlens, packed.block)
         last: list[Tensor] = [x_TD[0]] * whole.num_streams
         for piece, start, end in pieces(whole, chunk):
-            hidden = self._trunk(x_TD[start:end], piece, cache, None)
+            hidden = self._continue(x_TD[start:end], piece, cache)
             for row, _, stop in piece.spans():
                 last[row] = hidden[stop - 1]
         return torch.stack(last)
 
     def step(self, x_ND: Tensor, cache: Cache) -> Tensor:
         """Final hidden state [N, D] after one more embedded token for every stream of the cache."""
-        lengths = cache.lengths
-        longest = max(lengths) + 1
-        past_N = torch.tensor(lengths, device=x_ND.device)
-        mask_NS = None
-        if min(lengths) + 1 != longest:
-            mask_NS = torch.zeros(len(lengths), longest, device=x_ND.device)
-            mask_NS.masked_fill_(torch.arange(longest, device=x_ND.device) > past_N[:, None], -torch.inf)
-        residual = ResidualStream(x_ND, self.config.attn_res_block_size)
-        for index, layer in enumerate(self._typed_layers()):
-            h = residual.before_attention(layer, index)
-            state = cache.layers[index]
-            if isinstance(layer.self_attn, KimiDeltaAttention):
-                assert isinstance(state, KdaState)
-                residual.add(layer.self_attn.step(h, state))
-            else:
-                assert isinstance(state, LatentBuffer)
-                residual.add(layer.self_attn.step(h, state, mask_NS, past_N, longest))
-            residual.add(layer.feed_forward.step(residual.before_feed_forward(layer)))
-        cache.lengths = [length + 1 for length in lengths]
-        return self._output(residual)
+        hidden_ND = self._trunk(x_ND, Step.after(cache.lengths, x_ND.device), cache)
+        cache.lengths = [length + 1 for length in cache.lengths]
+        return hidden_ND
+
+    def join(self) -> Model:
+        """Put matrices that are multiplied together into one block of memory each; see `joint`.
+
+        Values, names and gradients stay as they are. Call it after the last change of device or dtype.
+        """
+        for module in self.modules():
+            for part in vars(module).values():
+                if isinstance(part, Joint):
+                    part.join()
+        return self
 
     @contextmanager
     def fused(self) -> Iterator[None]:
-        """Inside, merged matrices are kept between calls; weights must not change meanwhile."""
+        """Inside, what single steps want of the weights is kept between calls; weights must not change meanwhile."""
+        self.join()
         parts: list[Any] = [m for m in self.modules() if hasattr(m, "fuse")]
         for part in parts:
             part.fuse(True)

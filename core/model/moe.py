@@ -19,14 +19,16 @@ from torch.nn import functional as F
 
 from watersmeet.core.balancing import quantile_bias, required_bias_histogram
 from watersmeet.core.config import ModelConfig
+from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.ops import Linear, RMSNorm
 from watersmeet.kernels.native import route, routed_experts, situ_glu_joint
 
 JointActivation = Callable[[Tensor], Tensor]
 """`act([..., 2I]) -> [..., I]` on a joint projection, gate half first."""
 
-DENSE_STEP_EXPERTS = 16
-"""Up to this many experts, one generated token runs all of them: two products are cheaper than a gather of weights."""
+DENSE_STEP_EXPERTS, DENSE_STEP_SIZE = 16, 2**21
+"""Up to this many experts of this many weights (down matrices of a layer together), one generated token runs all of them:
+two products are cheaper than many small ones. The down matrices are then held a second time, in another order."""
 
 
 def silu_glu_joint(gate_up: Tensor) -> Tensor:
@@ -63,19 +65,10 @@ class GLU(nn.Module):
         super().__init__()
         self.gate_proj, self.up_proj, self.down_proj = Linear(size, inner), Linear(size, inner), Linear(inner, size)
         self.act = act
-        self._fused: Tensor | None = None
-
-    def gate_up(self) -> Tensor:
-        """Both input matrices as one, [2 * inner, size]."""
-        return torch.cat([self.gate_proj.weight, self.up_proj.weight])
-
-    def fuse(self, on: bool) -> None:
-        """Keep the merged matrix between calls (generation) or build it anew in each (training)."""
-        self._fused = self.gate_up() if on else None
+        self.joint = Joint(self.gate_proj, self.up_proj)
 
     def forward(self, x: Tensor, record: RouterRecord | None = None) -> Tensor:
-        weight = self.gate_up() if self._fused is None else self._fused
-        return self.down_proj(self.act(F.linear(x, weight.to(x.dtype))))
+        return self.down_proj(self.act(F.linear(x, self.joint(x.dtype))))
 
     def step(self, x: Tensor) -> Tensor:
         return self(x)
@@ -87,6 +80,7 @@ class Router(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.k, self.scaling, self.ema = config.num_experts_per_token, config.routed_scaling_factor, config.balance_ema
+        self.num_experts = config.num_experts
         self.weight = nn.Parameter(torch.empty(config.num_experts, config.hidden_size))
         self.register_buffer("e_score_correction_bias", torch.zeros(config.num_experts))
         counts = torch.zeros(config.num_experts, config.balance_bins, dtype=torch.int64)
@@ -130,13 +124,35 @@ class Router(nn.Module):
 
 
 class Experts(nn.Module):
-    """Weights of all routed experts: w1 (gate) and w3 (up) [E, I, L], w2 (down) [E, L, I]."""
+    """Weights of all routed experts: w13 (gate rows, then up rows) [E, 2I, L] and w2 (down) [E, L, I].
+
+    On disk w13 is two tensors, see `stored`. A subclass or another module with this `forward` may hold the weights in
+    another form.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         e, inner, size = config.num_experts, config.moe_intermediate_size, config.expert_hidden_size
-        self.w1, self.w3 = (nn.Parameter(torch.empty(e, inner, size)) for _ in range(2))
+        self.w13 = nn.Parameter(torch.empty(e, 2 * inner, size))
         self.w2 = nn.Parameter(torch.empty(e, size, inner))
+
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """w13 and w2 of all experts."""
+        return self.w13, self.w2
+
+    def forward(
+        self,
+        z_TL: Tensor,
+        share_Tk: Tensor,
+        picked_Tk: Tensor,
+        norm: Tensor | None,
+        *,
+        betas: tuple[float, float | None] | None,
+        eps: float,
+    ) -> Tensor:
+        """`RMSNorm(sum_j share_j E_j(z))` [T, L]; without `norm` the plain sum. `betas` None: SwiGLU."""
+        w13, w2 = (w.to(z_TL.dtype) for w in self.weights())
+        return routed_experts(z_TL, share_Tk, picked_Tk, w13, w2, norm, betas=betas, eps=eps)
 
 
 class LatentMoE(nn.Module):
@@ -149,24 +165,22 @@ class LatentMoE(nn.Module):
         self.betas = (config.situ_beta, config.situ_linear_beta) if config.hidden_act == "situ" else None
         self.gate = Router(config)
         self.experts = Experts(config)
-        self.latent = latent is not None
+        self.latent, self.latent_norm = latent is not None, latent is not None and config.latent_norm
         if latent is not None:
             self.routed_expert_down_proj = Linear(d, latent)
-            self.routed_expert_norm = RMSNorm(latent, config.rms_norm_eps)
+            if self.latent_norm:
+                self.routed_expert_norm = RMSNorm(latent, config.rms_norm_eps)
             self.routed_expert_up_proj = Linear(latent, d)
         shared = config.shared_intermediate_size
         self.shared_experts = GLU(d, shared, self.act) if shared else None
-        self._fused: tuple[Tensor, Tensor] | None = None
+        self._dense: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x_TD: Tensor, record: RouterRecord | None = None) -> Tensor:
         picked_Tk, weight_Tk = self.gate(x_TD, record)
         z_TL = self.routed_expert_down_proj(x_TD) if self.latent else x_TD
-        w13 = torch.cat([self.experts.w1, self.experts.w3], dim=1).to(x_TD.dtype)
         # the norm stands after the sum over experts, so any parallel partial sum would have to be complete here
-        norm, eps = (self.routed_expert_norm.weight, self.routed_expert_norm.eps) if self.latent else (None, 0.0)
-        mixed_TL = routed_experts(
-            z_TL, weight_Tk, picked_Tk, w13, self.experts.w2.to(x_TD.dtype), norm, betas=self.betas, eps=eps
-        )
+        norm, eps = (self.routed_expert_norm.weight, self.routed_expert_norm.eps) if self.latent_norm else (None, 0.0)
+        mixed_TL = self.experts(z_TL, weight_Tk, picked_Tk, norm, betas=self.betas, eps=eps)
         return self._finish(mixed_TL, x_TD)
 
     def _finish(self, mixed_TL: Tensor, x_TD: Tensor) -> Tensor:
@@ -174,22 +188,22 @@ class LatentMoE(nn.Module):
         return y if self.shared_experts is None else y + self.shared_experts(x_TD)
 
     def fuse(self, on: bool) -> None:
-        """For generation with few experts: all gate and up matrices as one [2*E*I, L], all down as one [L, E*I]."""
-        w1, w3, w2 = self.experts.w1, self.experts.w3, self.experts.w2
-        if on and w1.shape[0] <= DENSE_STEP_EXPERTS:
-            self._fused = torch.cat([w1, w3]).flatten(0, 1), w2.transpose(0, 1).flatten(1).contiguous()
-        else:
-            self._fused = None
+        """For generation with few small experts: all gate and up matrices as one [E*2I, L], all down as one [L, E*I]."""
+        self._dense = None
+        if on and type(self.experts) is Experts:
+            w13, w2 = self.experts.weights()
+            if len(w2) <= DENSE_STEP_EXPERTS and w2.numel() <= DENSE_STEP_SIZE:
+                self._dense = w13.flatten(0, 1), w2.transpose(0, 1).flatten(1).contiguous()
 
     def step(self, x_ND: Tensor) -> Tensor:
-        """The same for a handful of rows: every expert runs and those not picked weigh zero."""
-        if self._fused is None:
+        """The same for a handful of rows; of few small experts every one runs and those not picked weigh zero."""
+        if self._dense is None:
             return self(x_ND)
         picked_Nk, weight_Nk = self.gate(x_ND)
         z_NL = self.routed_expert_down_proj(x_ND) if self.latent else x_ND
-        gate_up, down = self._fused
-        both_N2EI = F.linear(z_NL, gate_up)
-        share_NE = weight_Nk.new_zeros(len(x_ND), self.experts.w1.shape[0]).scatter_(1, picked_Nk, weight_Nk)
-        inner = self.act(both_N2EI).unflatten(-1, (share_NE.shape[1], -1)) * share_NE[:, :, None].to(x_ND.dtype)
+        gate_up, down = self._dense
+        share_NE = weight_Nk.new_zeros(len(x_ND), self.gate.num_experts).scatter_(1, picked_Nk, weight_Nk)
+        both_NE2I = F.linear(z_NL, gate_up).unflatten(-1, (share_NE.shape[1], -1))
+        inner = self.act(both_NE2I) * share_NE[:, :, None].to(x_ND.dtype)
         mixed_NL = F.linear(inner.flatten(-2), down)
-        return self._finish(self.routed_expert_norm(mixed_NL) if self.latent else mixed_NL, x_ND)
+        return self._finish(self.routed_expert_norm(mixed_NL) if self.latent_norm else mixed_NL, x_ND)

@@ -8,7 +8,7 @@ The dtype of the activations is the dtype of the hidden state that enters; param
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,8 @@ class Layout:
     """How the rows of a packed batch fall into streams.
 
     cu_seqlens [N+1] int32 and the same numbers as a list; place [T] int32, index of each row in its stream;
-    block [T] int64 or None when every row is causal; first: row of the cache of the first of these streams.
+    block [T] int64 or None when every row is causal; first: row of the cache of the first of these streams;
+    past: per row of the cache the tokens it has read, None without a cache.
     """
 
     cu_seqlens: Tensor
@@ -63,6 +64,7 @@ class Layout:
     place: Tensor
     block: Tensor | None = None
     first: int = 0
+    past: list[int] | None = None
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, block: Tensor | None, first: int = 0) -> Layout:
@@ -81,3 +83,45 @@ class Layout:
     def spans(self) -> list[tuple[int, int, int]]:
         """(row in the cache, first token, end) of every stream."""
         return [(self.first + i, self.bounds[i], self.bounds[i + 1]) for i in range(self.num_streams)]
+
+    def after(self, past: list[int]) -> Layout:
+        """The same rows behind what a cache holds."""
+        return replace(self, past=list(past))
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Layout:
+        """Copy with all tensors on `device`; layers of one model may lie on several."""
+        block = None if self.block is None else self.block.to(device, non_blocking=non_blocking)
+        return replace(
+            self,
+            cu_seqlens=self.cu_seqlens.to(device, non_blocking=non_blocking),
+            place=self.place.to(device, non_blocking=non_blocking),
+            block=block,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One new token for every stream of a cache.
+
+    past_N [N] int64: tokens read before, so the slot that each new one takes; longest: slots in use after it;
+    mask_NS [N, longest] float32, 0 where slot s holds a token of stream n (the new one included) and -inf elsewhere,
+    None when all streams are equally long.
+    """
+
+    past_N: Tensor
+    longest: int
+    mask_NS: Tensor | None
+
+    @classmethod
+    def after(cls, lengths: list[int], device: torch.device) -> Step:
+        """The step that follows what a cache holds."""
+        longest, past_N, mask_NS = max(lengths) + 1, torch.tensor(lengths, device=device), None
+        if min(lengths) + 1 != longest:
+            mask_NS = torch.zeros(len(lengths), longest, device=device)
+            mask_NS.masked_fill_(torch.arange(longest, device=device) > past_N[:, None], -torch.inf)
+        return cls(past_N=past_N, longest=longest, mask_NS=mask_NS)
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> Step:
+        """Copy with all tensors on `device`."""
+        mask = None if self.mask_NS is None else self.mask_NS.to(device, non_blocking=non_blocking)
+        return replace(self, past_N=self.past_N.to(device, non_blocking=non_blocking), mask_NS=mask)

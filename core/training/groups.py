@@ -2,7 +2,7 @@
 
 A rule is a regular expression on the full parameter name. Muon's rules also say how the rows of a parameter are cut into
 logical matrices: `rows` are the heights of the matrices inside one repeated group, so `(128,)` on [12288, C] means 96 heads,
-`(128, 128)` on [24576, C] means 96 heads of a K and a V part, and `(R,)` on [E, R, C] means E experts.
+`(128, 128)` on [24576, C] means 96 heads of a K and a V part, and `(I, I)` on [E, 2I, C] a gate and an up matrix of E experts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ParamPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rule:
-    """`cut` names the way rows are cut: "" (AdamW), "whole", "kda_head", "mla_q" or "mla_kv"."""
+    """`cut` names the way rows are cut: "" (AdamW), "whole", "halves", "kda_head", "mla_q" or "mla_kv"."""
 
     label: str
     pattern: str
@@ -86,6 +86,7 @@ _RULES = (
     ),
     _Rule(label="attention matrix", pattern=_LAYER + r"self_attn\.\w+\.weight$", kind="muon", cut="whole"),
     _Rule(label="router", pattern=_LAYER + r"\w+\.gate\.weight$", kind="muon", cut="whole"),
+    _Rule(label="routed experts", pattern=_LAYER + r"\w+\.experts\.w13$", kind="muon", cut="halves"),
     _Rule(label="routed experts", pattern=_LAYER + r"\w+\.experts\.\w+$", kind="muon", cut="whole"),
     _Rule(label="feed-forward matrix", pattern=_LAYER + r"[\w.]+_proj\.weight$", kind="muon", cut="whole"),
 )
@@ -101,6 +102,8 @@ def _matches(rule: _Rule, name: str, config: Any) -> bool:
 
 
 def _rows(rule: _Rule, shape: tuple[int, ...], config: Any, per_head: bool, split_kv: bool) -> tuple[int, ...]:
+    if rule.cut == "halves":
+        return (shape[-2] // 2,) * 2
     if rule.cut == "whole" or not per_head:
         return (shape[-2],)
     if rule.cut == "kda_head":

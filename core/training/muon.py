@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from watersmeet.core.errors import WatersmeetError
+from watersmeet.core.model.stored import stored_views
 from watersmeet.core.training.groups import ParamPlan
 from watersmeet.kernels.newton_schulz import newton_schulz
 
@@ -210,10 +211,10 @@ class MuonAdamW(torch.optim.Optimizer):
         torch._foreach_addcdiv_(params, first, denominator, -group["lr"] / (1 - beta1**self.updates))
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """Every state tensor by "<parameter name>/<state name>"; references, not copies."""
-        return {
-            f"{self.names[param]}/{key}": value
+        """Every state tensor by "<parameter name on disk>/<state name>"; references, not copies."""
+        return stored_views(
+            (f"{self.names[param]}/{key}", value)
             for group in self.param_groups
             for param in group["params"]
             for key, value in self.state[param].items()
-        }
+        )

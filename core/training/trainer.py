@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from watersmeet.core.errors import CheckpointError, WatersmeetError
 from watersmeet.core.model.model import Model
+from watersmeet.core.model.stored import stored_views
 from watersmeet.core.training import state
 from watersmeet.core.training.config import TrainConfig
 from watersmeet.core.training.groups import check_layers, group_table, plan_parameters
@@ -122,6 +123,7 @@ class Trainer:
         if config.optimizer.per_head:
             check_layers(self.plans, model.config)
         self.module = self.accelerator.prepare(_LossModule(model))
+        model.join()  # where `prepare` has put it
         self.optimizer = self._optimizer()
         self.counters = _Counters()
         self.log = JsonlLog(self.out / "log.jsonl")
@@ -173,10 +175,10 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     def _masters(self) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by name; a tensor that two modules share appears once."""
+        """Parameters and persistent buffers by name on disk; a tensor that two modules share appears once."""
         persistent = self.model.state_dict(keep_vars=True)
         buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in persistent}
-        return dict(self.model.named_parameters()) | buffers
+        return stored_views((dict(self.model.named_parameters()) | buffers).items())
 
     def save(self) -> Path:
         """Write a checkpoint of the state after the last finished step."""

@@ -1,10 +1,12 @@
 """The configuration: patterns of the official models, round trip, and errors that name the field."""
 
 import pytest
+import torch
 
 from watersmeet.core.config import ModelConfig, preset
 from watersmeet.core.errors import ConfigError
-from watersmeet.core.model.layer import ResidualStream
+from watersmeet.core.model import Model
+from watersmeet.core.model.layer import Residual
 
 
 def test_full_attention_pattern_of_the_official_models():
@@ -62,27 +64,29 @@ def test_nano_fits_its_budget(kit):
     assert 5_500_000 < active - embedding < 6_800_000
 
 
-def test_snapshots_of_93_layers_in_blocks_of_12(kit, monkeypatch):
+def test_pitfall_19_snapshots_of_93_layers_in_blocks_of_12(kit, monkeypatch):
     """K3: snapshots before layers 0, 12, ..., 84, and nine sources at the end (not 24 sublayers a block)."""
-    taken = []
+    seen = []
 
-    def before(self, norm, mix):
-        self.seen = len(self.bank) + (self.running is not None)
-        return self.running
+    def read(self, norm, mix):
+        seen.append(len(self.bank) + (self.running is not None) if mix is not None else 1)
+        return "read", self._replace(running=f"sum {len(seen)}", update=None)
 
-    monkeypatch.setattr(ResidualStream, "read", before)
-    stream = ResidualStream("embedding", 12)
+    monkeypatch.setattr(Residual, "read", read)
     layer = kit.model(kit.micro, lively=False).layers[0]
+    residual, taken = Residual((), "embedding"), []
     for index in range(93):
-        held = len(stream.bank)
-        stream.before_attention(layer, index)
-        taken += [index] * (len(stream.bank) - held)
-        assert (stream.running is None) == (index % 12 == 0)
-        stream.add(f"attention {index}")
-        stream.before_feed_forward(layer)
-        stream.running = f"sum {index}"
-        stream.update = None
+        layer.begins_block = index % preset("k3").attn_res_block_size == 0
+        held = len(residual.bank)
+        _, residual = layer.read_attention(residual)
+        taken += [index] * (len(residual.bank) - held)
+        assert (residual.running is None) == (index % 12 == 0)
+        residual = residual.add(f"attention {index}")
+        _, residual = layer.read_feed_forward(residual)
+        residual = residual.add(f"feed-forward {index}")
     assert taken == list(range(0, 93, 12)) and len(taken) == 8
-    assert stream.bank[0] == "embedding"
-    stream.read(None, None)
-    assert stream.seen == 9
+    residual.read(None, ())
+    assert seen[:3] == [1, 2, 2] and seen[-1] == 9
+    with torch.device("meta"):
+        layers = Model(preset("k3").replace(vocab_size=8, output_modality="text"), {"text": torch.nn.Identity()}).layers
+    assert [i for i, layer in enumerate(layers) if layer.begins_block] == taken

@@ -9,6 +9,7 @@ from watersmeet.core.model.kda import KimiDeltaAttention
 from watersmeet.core.model.mla import LatentAttention, attention_mask
 from watersmeet.core.model.moe import LatentMoE
 from watersmeet.core.model.ops import Layout
+from watersmeet.core.model.stored import stored_views
 
 
 def layer_of(kit, kind, **changes):
@@ -120,7 +121,7 @@ def test_attention_mask_by_hand():
 
 
 def moe_by_formula(layer: LatentMoE, x, k):
-    p = {name: value.detach().double() for name, value in layer.state_dict().items()}
+    p = {name: value.detach().double() for name, value in stored_views(layer.state_dict().items()).items()}
     x = x.double()
 
     def situ(gate, up):

@@ -10,6 +10,7 @@ import torch
 from watersmeet.cli.train import train_command
 from watersmeet.core.checkpoint import load_checkpoint
 from watersmeet.core.errors import CheckpointError, ConfigError
+from watersmeet.core.model.stored import stored_views
 from watersmeet.core.stream import pack
 from watersmeet.core.training import state
 from watersmeet.plugins.registry import get_registry
@@ -56,7 +57,7 @@ def test_recipe_to_checkpoint_resume_extend_and_fresh(tmp_path):
     assert loaded.processor == {"modalities": {"text": {"vocab_size": 24}}} and loaded.files == {"letters.txt": b"abc"}
     assert loaded.config.vocab_size == 24 and loaded.config.full_attention_layers == (1,)
     masters = state.load_state(summary.checkpoint)[0]["model"]
-    for name, tensor in loaded.model.state_dict().items():
+    for name, tensor in stored_views(loaded.model.state_dict().items()).items():
         assert torch.allclose(tensor, masters[name], rtol=2**-8, atol=1e-30), name  # bf16 rounding and no more
     packed = pack([Letters().sample(0, np.random.default_rng(0))], loaded.model.modality_names)
     assert bool(loaded.model.loss(packed).loss.isfinite())
