@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ..dispatch import form
-from .gate import Gate
+from .gate import gate_op
 from .ops import kda_chunked, sequence_lengths
 from .recurrent import MAX_TOKENS, kda_recurrent
 from .reference import kda_gate_reference, kda_reference
@@ -87,5 +87,4 @@ def kda_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, *, lower_bound: float | 
         )
     if form("kda_gate", z, triton=False) == "reference":
         return kda_gate_reference(z, A_log, dt_bias, lower_bound=lower_bound)
-    g: Tensor = Gate.apply(z, A_log, dt_bias.view(H, K), lower_bound)
-    return g
+    return gate_op(z, A_log, dt_bias.reshape(H, K), lower_bound)

@@ -1,0 +1,42 @@
+"""Public operators as PyTorch knows them: registered with shapes, gradients and schemas, and opaque to the compiler."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from watersmeet.kernels import kda_gate
+
+OPERATORS = torch.ops.watersmeet
+
+
+def normal(*shape, seed=0, dtype=torch.float32, grad=True):
+    x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return x.requires_grad_(grad)
+
+
+def whole_graph(function, *inputs):
+    """Compile without a graph break; results and gradients equal the eager ones."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+
+    def run(call):
+        leaves = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+        outputs = call(*leaves)
+        outputs = [y for y in (outputs if isinstance(outputs, tuple) else (outputs,)) if y is not None]
+        total = sum((y.double() * normal(*y.shape, seed=7, dtype=torch.float64, grad=False)).sum() for y in outputs)
+        return outputs, torch.autograd.grad(total, [x for x in leaves if x.requires_grad])
+
+    for got, want in zip(run(compiled), run(function), strict=True):
+        for one, other in zip(got, want, strict=True):
+            assert one.stride() == other.stride()
+            torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("bound", [-5.0, None])
+@pytest.mark.parametrize("shape", [(2, 5, 3, 4), (3, 4)])
+def test_gate(bound, shape):
+    inputs = normal(*shape), normal(3, seed=1), normal(3, 4, seed=2)
+    opcheck(OPERATORS.kda_gate, (*inputs, bound))
+    opcheck(OPERATORS.kda_gate, (normal(*shape, dtype=torch.bfloat16), *inputs[1:], bound))
+    opcheck(OPERATORS.kda_gate, (normal(4, 3, seed=3).T, *inputs[1:], bound))
+    whole_graph(lambda z, A, dt: kda_gate(z, A, dt, lower_bound=bound), *inputs)
