@@ -131,12 +131,16 @@ class RunSection:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """A whole training recipe. `dataset` is "module:attr" of a callable `(split, **dataset_options) -> dataset`."""
+    """A whole training recipe. `dataset` is "module:attr" of a callable `(split, **dataset_options) -> dataset`.
+
+    `trainable` names what is trained, e.g. ["embedders.image"], see `freeze.train_only`; empty: everything.
+    """
 
     dataset: str
     seed: int = 1
     dataset_options: dict[str, Any] = field(default_factory=dict)
     val_options: dict[str, Any] = field(default_factory=dict)
+    trainable: tuple[str, ...] = ()
     model: ModelSection = field(default_factory=ModelSection)
     batch: BatchSection = field(default_factory=BatchSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
@@ -161,6 +165,10 @@ class TrainConfig:
         """Plain JSON values."""
         values = dataclasses.asdict(self)
         values["optimizer"]["betas"] = list(self.optimizer.betas)
+        # left out where it says nothing, as in checkpoints that are older than it
+        values["trainable"] = list(self.trainable)
+        if not self.trainable:
+            del values["trainable"]
         return values
 
 

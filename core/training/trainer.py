@@ -31,6 +31,7 @@ from watersmeet.core.model.model import Model
 from watersmeet.core.model.stored import stored_views
 from watersmeet.core.training import state
 from watersmeet.core.training.config import TrainConfig
+from watersmeet.core.training.freeze import forget_frozen_balancing, train_only
 from watersmeet.core.training.groups import check_layers, group_table, plan_parameters
 from watersmeet.core.training.loader import Loader
 from watersmeet.core.training.log import JsonlLog
@@ -83,7 +84,8 @@ class _LossModule(nn.Module):
 class Trainer:
     """Train `model` on `train_set` under the directory `out`.
 
-    model       float32 parameters (the masters); its computation runs in bfloat16 when `run.precision` says so
+    model       float32 parameters (the masters); its computation runs in bfloat16 when `run.precision` says so. What
+                `config.trainable` leaves out is frozen here and may have any dtype
     train_set   see `packing.Dataset`; `val_set` the same, or None
     report      called with one line of text now and then; `print` by default
     """
@@ -109,7 +111,9 @@ class Trainer:
         self.accelerator = Accelerator(cpu=device == "cpu" or not torch.cuda.is_available(), kwargs_handlers=[unused])
         self.main = self.accelerator.is_main_process
         self.world = self.accelerator.num_processes
-        if wrong := [name for name, param in model.named_parameters() if param.dtype != torch.float32]:
+        train_only(model, config.trainable)
+        trained = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
+        if wrong := [name for name, param in trained if param.dtype != torch.float32]:
             raise WatersmeetError(f"trainer: parameter {wrong[0]!r} is not float32; masters must be")
         self.model = model
         model.compute_dtype = torch.bfloat16 if config.run.precision == "bf16" else torch.float32
@@ -120,7 +124,7 @@ class Trainer:
             per_head=config.optimizer.per_head,
             split_kv=config.optimizer.split_kv,
         )
-        if config.optimizer.per_head:
+        if config.optimizer.per_head and not config.trainable:
             check_layers(self.plans, model.config)
         self.module = self.accelerator.prepare(_LossModule(model))
         model.join()  # where `prepare` has put it
@@ -175,10 +179,11 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     def _masters(self) -> dict[str, Tensor]:
-        """Parameters and persistent buffers by name on disk; a tensor that two modules share appears once."""
+        """Trained parameters and persistent buffers by name on disk; a tensor that two modules share appears once."""
         persistent = self.model.state_dict(keep_vars=True)
         buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in persistent}
-        return stored_views((dict(self.model.named_parameters()) | buffers).items())
+        trained = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
+        return stored_views((trained | buffers).items())
 
     def save(self) -> Path:
         """Write a checkpoint of the state after the last finished step."""
@@ -287,6 +292,7 @@ class Trainer:
             if clip and norm_value > clip:
                 torch._foreach_mul_(grads, clip / (norm_value + 1e-6))
             self.optimizer.step()
+            forget_frozen_balancing(self.model)
             self.model.update_balancing(self._sum_over_processes)
             self.counters.skipped = 0
         else:
