@@ -1,5 +1,7 @@
 """A model on disk: `config.json`, `model.safetensors`, `processor.json` (settings of the modalities) and their files.
 
+Embedders that were added later lie beside them, see `graft`.
+
 Nothing is ever unpickled. A checkpoint is written beside its place and renamed, so a directory of that name is
 complete or absent.
 """
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.errors import CheckpointError
+from watersmeet.core.graft import grafted_tensors
 from watersmeet.core.model import Model
 from watersmeet.core.model.model import FLOAT32_NAMES
 from watersmeet.core.model.moe import Router
@@ -120,9 +123,9 @@ def load_checkpoint(
 
 
 def load_weights(model: Model, path: Path) -> None:
-    """Fill `model` from a safetensors file, strictly. Embedders become float32."""
+    """Fill `model` from a safetensors file and the added embedders beside it, strictly. Embedders become float32."""
     try:
-        tensors = load_file(path)
+        tensors = load_file(path) | grafted_tensors(path.parent)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error})") from error
     wanted = stored_views(model.state_dict().items())

@@ -11,8 +11,9 @@ from PIL import Image
 
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.plugins import get_registry
+from watersmeet.tokenizers.moonvit.embedder import Embedder
 from watersmeet.tokenizers.moonvit.encoder import Encoder
-from watersmeet.tokenizers.moonvit.settings import from_preprocessor
+from watersmeet.tokenizers.moonvit.published import from_preprocessor, published_settings
 
 
 def noise(width, height, channels=3, seed=0):
@@ -256,6 +257,34 @@ def test_settings_come_from_an_official_file():
     for wrong in ({"merge_kernel_size": 3}, {"fixed_output_tokens": 8}, {"image_mean": [0.1, 0.2, 0.3]}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             from_preprocessor(wrong)
+
+
+def test_the_sizes_of_a_tower_come_from_its_tensors():
+    sizes = {"width": 24, "layers": 3, "heads": 2, "head_dim": 8, "mlp": 40, "grid": 6, "patch": 14}
+    with torch.device("meta"):
+        net = Embedder(20, sizes)
+    names = {own: published for published, own in Embedder.checkpoint_names.items()}
+    shapes = {}
+    for name, parameter in net.named_parameters():
+        start = next(own for own in names if name.startswith(own))
+        shapes[names[start] + name.removeprefix(start)] = tuple(parameter.shape)
+    config = {"vision_config": {"vt_num_attention_heads": 2, "mm_projector_type": "patchmergerv2", "other": 1}}
+    assert published_settings(shapes, config, {}) == sizes
+    stated = json.dumps({"media_proc_cfg": {"patch_size": 14, "in_patch_limit": 99}}).encode()
+    assert published_settings(shapes, config, {"preprocessor_config.json": stated})["patch_limit"] == 99
+    assert published_settings({"model.norm.weight": (3,)}, config, {}) is None
+    for wrong, words in (
+        ({"vt_num_attention_heads": 5}, "5 heads"),
+        ({"mm_projector_type": "patchmerger"}, "mm_projector_type"),
+        ({"norm_type": "layernorm"}, "norm_type"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            published_settings(shapes, {"vision_config": wrong}, {})
+    for content, words in ((b"[]", "list"), (b"{", "JSON"), (b'{"patch_size": 16}', "patch_size is 16")):
+        with pytest.raises(ConfigError, match=words):
+            published_settings(shapes, config, {"preprocessor_config.json": content})
+    with pytest.raises(ConfigError, match="another form"):
+        published_settings({"vision_tower.patch_embed.proj.weight": (1152, 3, 14, 14)}, {}, {})
 
 
 def test_it_comes_through_its_own_entry_point():

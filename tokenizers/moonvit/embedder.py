@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from watersmeet.core.stream import StreamError
+from watersmeet.tokenizers.moonvit.published import PROJECTOR, TOWER, published_settings
 from watersmeet.tokenizers.moonvit.settings import MERGE, complete
 from watersmeet.tokenizers.moonvit.tower import Projector, Tower
 
@@ -18,12 +19,14 @@ class Embedder(nn.Module):
     """The vision tower of Kimi K3 and its projector; 401,214,464 and 46,144,512 parameters with the default settings.
 
     `checkpoint_names` maps the prefixes of official files to ours; below them the names are the same.
+    `published_settings(shapes, config, files)` gives the settings that such files state.
 
     A new one draws linear maps from a truncated normal of deviation sqrt(2 / fan in), the position grid from N(0, 1),
     and sets the last norm's gain to 0.02: its output starts as large as text embeddings do, not fifty times larger.
     """
 
-    checkpoint_names: ClassVar[dict[str, str]] = {"vision_tower.": "tower.", "mm_projector.": "projector."}
+    checkpoint_names: ClassVar[dict[str, str]] = {TOWER: "tower.", PROJECTOR: "projector."}
+    published_settings = staticmethod(published_settings)
 
     def __init__(self, hidden_size: int, settings: Mapping[str, Any]) -> None:
         super().__init__()
