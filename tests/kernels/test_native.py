@@ -159,6 +159,16 @@ def test_situ_glu_joint(dtype):
     )  # fmt: skip
 
 
+def test_situ_keeps_the_digits_of_small_inputs():
+    """tanh by a difference of numbers near one would be right to 1e-7 of one, not of itself."""
+    size = torch.logspace(-6, 1.5, 4000, dtype=torch.float64)
+    gate, up = torch.cat([size, -size]), torch.cat([-size, -size.flip(0)])
+    got = native.situ_glu_joint(torch.stack([gate, up], dim=-1).float())[:, 0].double()
+    inputs = gate.float().double(), up.float().double()
+    wanted = 4 * torch.tanh(inputs[0] / 4) * torch.sigmoid(inputs[0]) * 25 * torch.tanh(inputs[1] / 25)
+    assert ((got - wanted) / wanted).abs().max() < 2e-6
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [7, 300])
 @pytest.mark.parametrize("normed", [True, False])
