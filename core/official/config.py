@@ -53,6 +53,16 @@ class OfficialConfig:
         """Whether the model's fields stand in a `text_config`."""
         return "text_config" in self.raw if self.raw else self.family == K3_FAMILY
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; the graph is left to `raw` or to the model's own configuration."""
+        names = ("family", "bos_id", "pad_id", "max_positions", "prefix", "raw")
+        return {**{name: getattr(self, name) for name in names}, "eos_ids": list(self.eos_ids)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], model: ModelConfig) -> OfficialConfig:
+        """The inverse of `to_dict` for a model of this graph."""
+        return cls(model=model, **{**values, "eos_ids": tuple(values["eos_ids"])})
+
 
 def read_config(
     source: str | os.PathLike[str] | Mapping[str, Any],

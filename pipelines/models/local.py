@@ -1,6 +1,6 @@
 """A model loaded from a checkpoint folder, with the encoders and settings that were saved in it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,9 @@ import torch
 
 from watersmeet.core.checkpoint import load_checkpoint
 from watersmeet.core.errors import CheckpointError
+from watersmeet.core.official.config import OfficialConfig
+from watersmeet.core.official.load import is_official
+from watersmeet.pipelines.models.official import load_official_folder
 from watersmeet.plugins.registry import get_registry
 
 BUILT_IN = "nano"
@@ -16,12 +19,19 @@ BUILT_IN = "nano"
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
-    """`model` is ready for generation; `encoders` holds one encoder for each modality that the checkpoint names."""
+    """`model` is ready for generation; `encoders` holds one encoder for each modality that the checkpoint names.
+
+    recipe: what the checkpoint says about its modalities. official: the published configuration, of a model that has
+    one. stop_ids: every id that ends an output. files: what lay beside the weights, by name.
+    """
 
     name: str
     model: Any
     encoders: dict[str, Any]
     recipe: dict[str, Any]
+    official: OfficialConfig | None = None
+    stop_ids: tuple[int, ...] = ()
+    files: dict[str, bytes] = field(default_factory=dict)
 
 
 def built_in_folder() -> Path:
@@ -45,12 +55,47 @@ def _alike(spec: str) -> bool:
     return spec != BUILT_IN and bool(get_close_matches(spec.lower(), [BUILT_IN], cutoff=0.6))
 
 
-def load_local(spec: str, *, dtype: torch.dtype = torch.float32) -> LocalModel:
-    """Load the checkpoint that `spec` names."""
+def load_local(
+    spec: str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    packed_experts: bool = False,
+) -> LocalModel:
+    """Load the checkpoint that `spec` names: our own layout or a published one, which config.json tells.
+
+    packed_experts: keep MXFP4 experts packed; only published checkpoints have them.
+    """
     folder = find_local(spec)
     registry = get_registry()
+    if is_official(folder):
+        loaded, official, encoders = load_official_folder(
+            folder, registry, dtype=dtype, device=device, packed_experts=packed_experts
+        )
+        return LocalModel(
+            name=spec,
+            model=loaded.model,
+            encoders=encoders,
+            recipe=loaded.processor,
+            official=official,
+            stop_ids=official.eos_ids,
+            files=loaded.files,
+        )
+    if packed_experts:
+        raise CheckpointError(f"{folder}: packed experts are read from published MXFP4 checkpoints, which this is not")
     loaded = load_checkpoint(folder, registry.embedder, dtype=dtype)
-    loaded.model.eval()
+    loaded.model.to(device).eval()
     modalities = loaded.processor["modalities"]
     encoders = {name: registry.encoder(name, settings, files=loaded.files) for name, settings in modalities.items()}
-    return LocalModel(name=spec, model=loaded.model, encoders=encoders, recipe=loaded.processor)
+    kept = loaded.processor.get("official")
+    described = None if kept is None else OfficialConfig.from_dict(kept, loaded.config)
+    ends = getattr(encoders.get(loaded.config.output_modality), "eos_id", -1)
+    return LocalModel(
+        name=spec,
+        model=loaded.model,
+        encoders=encoders,
+        recipe=loaded.processor,
+        official=described,
+        stop_ids=described.eos_ids if described is not None else (ends,) if ends >= 0 else (),
+        files=loaded.files,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -15,7 +15,10 @@ class Embedder(nn.Module):
     """One learned vector per id, weights [V, D] initialised normal with standard deviation 0.02.
 
     settings: `vocab_size`, as in the encoder's completed settings. Positions are left to the model's recurrent layers.
+    `checkpoint_names` maps the prefix of official files to ours.
     """
+
+    checkpoint_names: ClassVar[dict[str, str]] = {"embed_tokens.": "embedding."}
 
     def __init__(self, hidden_size: int, settings: Mapping[str, Any]) -> None:
         super().__init__()
