@@ -5,7 +5,7 @@ Legend of shapes: N streams still running, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,11 +36,13 @@ class LogitMask(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class GenerateResult:
     """ids without the end id; logprob: sum of the chosen ids' log probabilities (nats, among the allowed ids, at
-    temperature 1, the end id included); stopped: True when the end id was written, False when the budget ran out."""
+    temperature 1, the end id included); stopped: True when an end id was written, False when the budget ran out;
+    stop_id: the end id that was written, or None."""
 
     ids: list[int]
     logprob: float
     stopped: bool
+    stop_id: int | None = None
 
 
 @dataclass
@@ -52,7 +54,7 @@ class _Writer:
     rng: np.random.Generator
     ids: list[int]
     logprob: float = 0.0
-    stopped: bool = False
+    stop_id: int | None = None
 
     def choose(self, logits_V: NDArray[np.float32], remaining: int, temperature: float, top_p: float) -> int:
         """Pick the next id, account for its probability and tell the mask."""
@@ -96,7 +98,7 @@ def generate(
     prompts: Sequence[Stream],
     *,
     max_new_tokens: int,
-    eos_id: int | None,
+    eos_id: int | Collection[int] | None,
     temperature: float = 0.0,
     top_p: float = 1.0,
     seed: int = 0,
@@ -108,12 +110,13 @@ def generate(
 
     temperature 0 is greedy. Each prompt draws from its own generator, seeded by (seed, index), so a result does not
     depend on which other prompts share the batch. `mask`: one LogitMask (or None) a prompt. `on_token(prompt, id)` is
-    called for every chosen id. Streams that wrote `eos_id` leave the batch. `chunk`: tokens read at once from prompts.
+    called for every chosen id. Streams that wrote `eos_id`, or one of several, leave the batch. `chunk`: tokens read at once from prompts.
     """
     if mask is not None and len(mask) != len(prompts):
         raise UsageError(f"generate: got {len(mask)} masks for {len(prompts)} prompts; give one (or None) a prompt")
     if temperature < 0.0 or not 0.0 < top_p <= 1.0:
         raise UsageError(f"generate: temperature {temperature} and top_p {top_p}, expected >= 0 and 0 < top_p <= 1")
+    ends = frozenset([eos_id] if isinstance(eos_id, int) else eos_id or ())
     masks = [None] * len(prompts) if mask is None else list(mask)
     writers = [
         _Writer(i, one, np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, i]))), [])
@@ -133,8 +136,8 @@ def generate(
                 token = writer.choose(logits_V, max_new_tokens - written, temperature, top_p)
                 if on_token is not None:
                     on_token(writer.index, token)
-                if token == eos_id:
-                    writer.stopped = True
+                if token in ends:
+                    writer.stop_id = token
                     continue
                 writer.ids.append(token)
                 chosen.append(token)
@@ -145,4 +148,6 @@ def generate(
                 cache.select(alive)
                 running = [running[row] for row in alive]
             hidden_ND = model.step(model.embed_ids(torch.tensor(chosen, device=device)), cache)
-    return [GenerateResult(ids=w.ids, logprob=w.logprob, stopped=w.stopped) for w in writers]
+    return [
+        GenerateResult(ids=w.ids, logprob=w.logprob, stopped=w.stop_id is not None, stop_id=w.stop_id) for w in writers
+    ]

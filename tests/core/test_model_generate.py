@@ -64,6 +64,16 @@ def test_streams_leave_at_the_end_id_and_others_go_on(kit, model):
     assert ended[1].stopped
 
 
+def test_any_of_several_end_ids_stops_and_is_named(kit, model):
+    free = generate(model, prompts(kit), max_new_tokens=8, eos_id=())
+    assert all(result.stop_id is None and not result.stopped for result in free)
+    ends = (free[0].ids[3], free[1].ids[1])
+    for one, whole in zip(generate(model, prompts(kit), max_new_tokens=8, eos_id=ends), free, strict=True):
+        cut = next((i for i, token in enumerate(whole.ids) if token in ends), 8)
+        assert one.ids == whole.ids[:cut]
+        assert one.stop_id == (whole.ids[cut] if cut < 8 else None) and one.stopped == (cut < 8)
+
+
 def test_sampling_does_not_depend_on_the_rest_of_the_batch(kit, model):
     options = {"max_new_tokens": 8, "eos_id": None, "temperature": 1.0, "top_p": 0.9}
     together = generate(model, prompts(kit), seed=3, **options)

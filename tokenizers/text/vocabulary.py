@@ -19,6 +19,9 @@ from watersmeet.core.errors import ConfigError
 
 FILE_NAME = "tokenizer.model"
 
+# what lies beside official ranks and is read with them: control names, and the forms of a conversation
+_SPEAKING = ("tokenizer_config.json", "chat_template.jinja", "encoding_k3.py")
+
 # sentencepiece writes a space as U+2581 and would turn a real U+2581 of the text into a space
 _SPACE = "\u2581"
 
@@ -51,7 +54,7 @@ def open_vocabulary(settings: Mapping[str, Any]) -> tuple[AnyVocabulary, dict[st
     """(vocabulary, completed settings of plain values, files) of what an encoder or a checkpoint was given.
 
     settings: `tokenizer` is "sentencepiece" (the default) or "tiktoken" (official checkpoints); `model` as for
-    `model_bytes`; with tiktoken also `vocab_size` and `generation` or `family`, and every entry of `files` is kept.
+    `model_bytes`; with tiktoken also `vocab_size` and `generation` or `family`, and those of `files` that say how to speak are kept.
     Raises ConfigError for settings that make no sense and CheckpointError for damaged official files.
     """
     kind = settings.get("tokenizer", "sentencepiece")
@@ -70,7 +73,8 @@ def open_vocabulary(settings: Mapping[str, Any]) -> tuple[AnyVocabulary, dict[st
     official = open_tiktoken(settings, model)
     completed = {"tokenizer": kind, "model": ranks.FILE_NAME, "vocab_size": official.size}
     completed |= {"generation": official.generation, "model_sha256": hashlib.sha256(model).hexdigest()}
-    return official, completed, {**(settings.get("files") or {}), ranks.FILE_NAME: model}
+    files = {name: data for name, data in (settings.get("files") or {}).items() if name in _SPEAKING}
+    return official, completed, {**files, ranks.FILE_NAME: model}
 
 
 def model_bytes(settings: Mapping[str, Any], default: str = FILE_NAME) -> bytes:
