@@ -19,7 +19,10 @@ from watersmeet.core.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSection:
-    """`[model]`: a preset of `ModelConfig` and the fields to change in it; `init` starts from a checkpoint's weights."""
+    """`[model]`: a preset of `ModelConfig` and the fields to change in it, or `init`, the model to start from.
+
+    `init` is "nano" or a model folder of either layout, grafted or not; its own configuration holds then.
+    """
 
     preset: str = "nano"
     overrides: dict[str, Any] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from watersmeet.core.checkpoint import Loaded
 from watersmeet.core.official.config import OfficialConfig
 from watersmeet.core.official.load import carried_files, load_official, read_official_config, refuse_pickled
 from watersmeet.core.official.shards import Shards
+from watersmeet.pipelines.models.modalities import add_grafted_modalities, published_modalities
 from watersmeet.plugins.registry import Registry
 
 RANKS = "tiktoken.model"
@@ -35,7 +36,8 @@ def load_official_folder(
     shards = Shards(folder)
     official = read_official_config(folder, shards)
     files = carried_files(folder)
-    modalities = modality_settings(official, files)
+    published = published_modalities(shards.shapes, official.raw, files)
+    modalities = modality_settings(official, files) | published
     encoders = {}
     for name, settings in modalities.items():
         if name != "text" or RANKS in files:
@@ -52,9 +54,16 @@ def load_official_folder(
         dtype=dtype,
         device=device,
         packed_experts=packed_experts,
-        skip=VISION,
+        skip=() if published else VISION,
         official=official,
     )
+    for name in published:
+        # computed in the dtype of the model, as it was trained; for embedders of our own float32 is the rule
+        loaded.model.embedders[name].to(dtype)
+    loaded = add_grafted_modalities(loaded, folder)
+    for name, settings in loaded.processor["modalities"].items():
+        if name not in modalities:
+            encoders[name] = registry.encoder(name, settings, files=files)
     return loaded, official, encoders
 
 

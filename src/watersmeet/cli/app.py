@@ -86,12 +86,42 @@ def modalities() -> None:
     _print(modality_lines())
 
 
-@app.command()
-def models() -> None:
-    """List the built-in models and the forms of --model."""
+models_app = typer.Typer(help="List the built-in models and the forms of --model, or look into one.")
+app.add_typer(models_app, name="models", rich_help_panel=None)
+
+
+@models_app.callback(invoke_without_command=True)
+def models(context: typer.Context) -> None:
+    """List the built-in models and the forms of --model, or look into one."""
     from watersmeet.cli.lists import model_lines
 
-    _print(model_lines())
+    if context.invoked_subcommand is None:
+        _print(model_lines())
+
+
+@models_app.command("show")
+def models_show(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="nano, a model folder of either layout, or a preset.")],
+) -> None:
+    """Layers, parameters by part, and memory of one stream."""
+    from watersmeet.cli.models import show_lines
+
+    _print(show_lines(model))
+
+
+@models_app.command("logits")
+def models_logits(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="nano or a model folder of either layout.")],
+    ids: Annotated[Path, typer.Option(metavar="FILE.json", help="A list of lists of ids.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.safetensors", help="Where to write.")],
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32 or bfloat16.")] = "float32",
+    cache: Annotated[bool, typer.Option("--cache", help="One token at a time through the cache.")] = False,
+    packed: Annotated[bool, typer.Option("--packed", help="Keep MXFP4 experts packed.")] = False,
+) -> None:
+    """Write the logits of every token, to compare with other implementations."""
+    from watersmeet.cli.models import logits_command
+
+    _print([logits_command(model, ids, out, dtype=dtype, cache=cache, packed=packed)])
 
 
 @app.command()
@@ -128,6 +158,41 @@ def train(
     )
     if summary.stopped == "signal":
         raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def graft(
+    base: Annotated[str, typer.Option(metavar="MODEL", help="nano or a model folder of either layout.")],
+    modality: Annotated[
+        str, typer.Option(metavar="NAMES", help="Modalities to add, joined by commas; see `watersmeet modalities`.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The new model folder.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="MODALITY.KEY=VALUE", help="A setting of an added modality's encoder."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the new embedders' first weights.")] = 0,
+) -> None:
+    """Add embedders of further modalities to a model; its own weights stay as they are."""
+    from watersmeet.cli.graft import graft_command
+
+    _print([graft_command(base, modality, out, assignments=settings or [], seed=seed)])
+
+
+@app.command()
+def embed(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT", help="In order: text:WORDS, ids:FILE.json, MODALITY:FILE, or a file."),
+    ],
+    model: Annotated[str, typer.Option(metavar="MODEL", help="nano or a model folder of either layout.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.safetensors", help="Where to write.")],
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="bfloat16 or float32.")] = "bfloat16",
+) -> None:
+    """Write the input embeddings of a mixed prompt, for engines that take such."""
+    from watersmeet.cli.embed import embed_command
+
+    _print([embed_command(model, inputs, out, dtype=dtype)])
 
 
 # the sub-commands of `data` are known to its own module alone, which is imported only to run one of them

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from watersmeet.core.model.model import Model
     from watersmeet.core.training.config import TrainConfig
     from watersmeet.core.training.trainer import Summary
 
@@ -52,34 +51,25 @@ def run_recipe(
     report: Callable[[str], None] = print,
 ) -> Summary:
     """The same from a configuration that has been read already."""
-    import torch
-
-    from watersmeet.core.checkpoint import save_checkpoint
+    from watersmeet.cli.start import start_run
     from watersmeet.core.training.trainer import Trainer, seed_everything
 
     seed_everything(recipe.seed)
     train_set = _open(recipe, "train")
     val_set = _open(recipe, "val") if recipe.run.eval_every else None
-    model = build_model(recipe, train_set)
+    start = start_run(recipe, train_set)
     out = Path(recipe.run.out)
     if fresh:
         _move_aside(out, report)
-    trainer = Trainer(model, recipe, train_set, val_set, out=out, device=device, report=report)
+    trainer = Trainer(start.model, recipe, train_set, val_set, out=out, device=device, report=report)
     if trainer.resume():
         report(f"resumed at step {trainer.counters.step} of {recipe.schedule.steps}")
     else:
-        total = sum(parameter.numel() for parameter in model.parameters())
+        total = sum(parameter.numel() for parameter in start.model.parameters())
         report(f"{len(train_set)} training samples, {total:,} parameters\n{trainer.table()}")
     summary = trainer.run(max_minutes=max_minutes)
     if trainer.main:
-        save_checkpoint(
-            out / "model",
-            model,
-            model.config,
-            {"modalities": plain_modalities(train_set)},
-            dict(getattr(train_set, "files", {})),
-            dtype=torch.bfloat16,
-        )
+        start.save(out / "model")
         if (out / "log.jsonl").exists():
             from watersmeet.core.training.plot import plot_log
 
@@ -92,41 +82,6 @@ def run_recipe(
         f"model in {out / 'model'}, log in {out / 'log.jsonl'}"
     )
     return summary
-
-
-def plain_modalities(dataset: Any) -> dict[str, dict[str, Any]]:
-    """Encoder settings by modality as a checkpoint keeps them: JSON values, files apart."""
-    return {
-        name: {key: value for key, value in settings.items() if key != "files"}
-        for name, settings in dataset.modalities.items()
-    }
-
-
-def build_model(recipe: TrainConfig, dataset: Any) -> Model:
-    """The model of a recipe with embedders for the dataset's modalities; weights from `model.init` where given."""
-    from watersmeet.core.checkpoint import load_weights
-    from watersmeet.core.config import preset
-    from watersmeet.core.errors import ConfigError
-    from watersmeet.core.model.model import Model
-    from watersmeet.plugins.registry import get_registry
-
-    overrides = dict(recipe.model.overrides)
-    if "vocab_size" not in overrides and getattr(dataset, "vocab_size", None):
-        overrides["vocab_size"] = int(dataset.vocab_size)
-    if "full_attention_layers" in overrides:
-        overrides["full_attention_layers"] = tuple(overrides["full_attention_layers"])
-    overrides.setdefault("output_modality", getattr(dataset, "output_modality", "text"))
-    config = preset(recipe.model.preset).replace(**overrides)
-    modalities = getattr(dataset, "modalities", None)
-    if not modalities:
-        raise ConfigError(f"dataset {recipe.dataset} has no attribute `modalities` (name -> settings), which is needed")
-    registry = get_registry()
-    embedders = {name: registry.embedder(name, config.hidden_size, settings) for name, settings in modalities.items()}
-    model = Model(config, embedders)
-    if recipe.model.init:
-        load_weights(model, Path(recipe.model.init) / "model.safetensors")
-        model.float()
-    return model
 
 
 def _open(recipe: TrainConfig, split: str) -> Any:
