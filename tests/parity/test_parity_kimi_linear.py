@@ -107,12 +107,10 @@ def test_gradients_of_every_parameter(parity, pair, length):
     ours = parity.theirs({name: p.grad for name, p in model.named_parameters()})
     theirs = {name: p.grad for name, p in peer.named_parameters()}
     assert ours.keys() == theirs.keys()
+    # some are zero in exact arithmetic (the decay of a first token, the keys of a lone row): rounding is all there is then
+    noise = 1e-6 * max(grad.norm() for grad in theirs.values())
     for name, grad in theirs.items():
-        scale = grad.norm()
-        if scale < 1e-6:  # nothing but rounding on either side (decay of a first token, keys of a lone row)
-            assert ours[name].norm() < 1e-5, name
-            continue
-        assert (ours[name] - grad).norm() / scale < 1e-3, name
+        assert (ours[name] - grad).norm() <= 1e-3 * grad.norm() + noise, name
 
 
 def test_pitfall_30_two_sequences_are_two_rows_of_a_batch(parity, pair):

@@ -130,15 +130,12 @@ def check_gradients(parity, model, ids, leaves, logits):
         "layers.0.self_attention_res_proj.weight",
     )
     assert all(name.endswith(known) or ".experts." in name for name in unused), unused
+    noise = 1e-6 * max(leaf.grad.norm() for leaf in leaves.values() if leaf.grad is not None)
     for name, leaf in leaves.items():
         if leaf.grad is None:
             assert name not in got or not got[name].any(), name
             continue
-        scale = leaf.grad.norm()
-        if scale < 1e-7:
-            assert got[name].norm() < 1e-5, name
-            continue
-        assert (got[name].double() - leaf.grad).norm() / scale < 1e-3, name
+        assert (got[name].double() - leaf.grad).norm() <= 1e-3 * leaf.grad.norm() + noise, name
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(value) for value in case.values()))
