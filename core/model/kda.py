@@ -20,7 +20,7 @@ from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.ops import Layout, Linear, Step, l2_norm
 from watersmeet.kernels.conv import short_conv
 from watersmeet.kernels.kda import kda_gate
-from watersmeet.kernels.native import StepWeights, delta_rule, gated_norm, kda_front, kda_step, library
+from watersmeet.kernels.native import delta_rule, gated_norm, kda_front
 
 
 class ShortConv(nn.Module):
@@ -70,16 +70,6 @@ class KimiDeltaAttention(nn.Module):
         gate = self.g_proj if self.gate_rank is None else self.g_a_proj
         self.joint = Joint(self.q_proj, self.k_proj, self.v_proj, self.b_proj, gate, self.f_a_proj)
         self.filters = Joint(self.q_conv1d, self.k_conv1d, self.v_conv1d)
-        self._step: tuple[Tensor, StepWeights] | None = None
-
-    def fuse(self, on: bool) -> None:
-        """Prepare what a single step wants of the weights (generation), or forget it (training)."""
-        self._step = None
-        if on and self.lower_bound is not None and self.gate_rank is None:
-            norm, bound = self.o_norm, self.lower_bound
-            filters = self.filters().squeeze(1)
-            weights = StepWeights.of(filters, self.A_log, self.dt_bias, norm.weight, bound=bound, eps=norm.eps)
-            self._step = self.joint(), weights
 
     def _project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q | k | v | logits of beta [T, 3C + H], logits of the decay [T, C], output gate [T, H, K], filters [3C, W]."""
@@ -124,11 +114,6 @@ class KimiDeltaAttention(nn.Module):
 
     def step(self, x_ND: Tensor, state: KdaState) -> Tensor:
         """One new token for every stream of the cache, [N, D] -> [N, D]."""
-        if self._step is not None and library(x_ND, state.conv) is not None:
-            joint, weights = self._step
-            joint_NP = F.linear(x_ND, joint.to(x_ND.dtype))
-            z_NC = self.f_b_proj(joint_NP[:, -self.head_dim :])
-            return self.o_proj(kda_step(joint_NP, z_NC, state.conv, state.recurrent, weights))
         # the recurrence written out
         h, k = self.num_heads, self.head_dim
         proj, z, gate, filters = self._project(x_ND)

@@ -120,5 +120,4 @@ class DecoderLayer(nn.Module):
         h, residual = self.read_attention(residual)
         residual = residual.add(self.self_attn(h, layout, state))
         h, residual = self.read_feed_forward(residual)
-        y = self.feed_forward.step(h) if isinstance(layout, Step) else self.feed_forward(h, record)
-        return residual.add(y)
+        return residual.add(self.feed_forward(h, record))

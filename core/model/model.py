@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from watersmeet.core.cache import Cache
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.errors import ConfigError, WatersmeetError
+from watersmeet.core.model.fused import fused_step, trunk_of
 from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.kda import KimiDeltaAttention
 from watersmeet.core.model.layer import DecoderLayer, Query, Residual
@@ -24,6 +25,7 @@ from watersmeet.core.model.moe import LatentMoE, Router, RouterRecord
 from watersmeet.core.model.ops import Layout, Linear, RMSNorm, Step
 from watersmeet.core.model.stored import stored_views
 from watersmeet.core.stream import NO_TARGET, Packed
+from watersmeet.kernels.native import Trunk, few_rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,7 @@ class Model(nn.Module):
             raise ConfigError(f"model: modality {dotted[0]!r} has a dot in its name, which parameter names cannot hold")
         self.config = config
         self.compute_dtype = torch.float32
+        self._plan: Trunk | None = None
         d, eps = config.hidden_size, config.rms_norm_eps
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_hidden_layers))
         if config.attn_res_block_size is not None:
@@ -177,7 +180,7 @@ class Model(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 logits [..., V] of hidden states [..., D]."""
-        return self.lm_head(hidden).float()
+        return self.lm_head(hidden).float() if self._plan is None else few_rows(hidden, self.lm_head.weight)
 
     def loss(self, packed: Packed, *, real_tokens: int | None = None) -> LossOutput:
         """Next-token loss of a packed batch.
@@ -247,7 +250,9 @@ class Model(nn.Module):
 
     def step(self, x_ND: Tensor, cache: Cache) -> Tensor:
         """Final hidden state [N, D] after one more embedded token for every stream of the cache."""
-        hidden_ND = self._trunk(x_ND, Step.after(cache.lengths, x_ND.device), cache)
+        hidden_ND = None if self._plan is None else fused_step(self._plan, x_ND, cache)
+        if hidden_ND is None:
+            hidden_ND = self._trunk(x_ND, Step.after(cache.lengths, x_ND.device), cache)
         cache.lengths = [length + 1 for length in cache.lengths]
         return hidden_ND
 
@@ -264,16 +269,13 @@ class Model(nn.Module):
 
     @contextmanager
     def fused(self) -> Iterator[None]:
-        """Inside, what single steps want of the weights is kept between calls; weights must not change meanwhile."""
+        """Inside, a step of few streams is one native call where that can be; weights must not change meanwhile."""
         self.join()
-        parts: list[Any] = [m for m in self.modules() if hasattr(m, "fuse")]
-        for part in parts:
-            part.fuse(True)
+        self._plan = trunk_of(self)
         try:
             yield
         finally:
-            for part in parts:
-                part.fuse(False)
+            self._plan = None
 
     def to_dtype(self, dtype: torch.dtype) -> Model:
         """Store the trunk's matrices in `dtype` and compute in it; what K3 keeps in float32 stays float32.

@@ -26,10 +26,6 @@ from watersmeet.kernels.native import route, routed_experts, situ_glu_joint
 JointActivation = Callable[[Tensor], Tensor]
 """`act([..., 2I]) -> [..., I]` on a joint projection, gate half first."""
 
-DENSE_STEP_EXPERTS, DENSE_STEP_SIZE = 16, 2**21
-"""Up to this many experts of this many weights (down matrices of a layer together), one generated token runs all of them:
-two products are cheaper than many small ones. The down matrices are then held a second time, in another order."""
-
 
 def silu_glu_joint(gate_up: Tensor) -> Tensor:
     """SwiGLU, the activation of Kimi Linear."""
@@ -69,9 +65,6 @@ class GLU(nn.Module):
 
     def forward(self, x: Tensor, record: RouterRecord | None = None) -> Tensor:
         return self.down_proj(self.act(F.linear(x, self.joint(x.dtype))))
-
-    def step(self, x: Tensor) -> Tensor:
-        return self(x)
 
 
 class Router(nn.Module):
@@ -173,7 +166,6 @@ class LatentMoE(nn.Module):
             self.routed_expert_up_proj = Linear(latent, d)
         shared = config.shared_intermediate_size
         self.shared_experts = GLU(d, shared, self.act) if shared else None
-        self._dense: tuple[Tensor, Tensor] | None = None
 
     def forward(self, x_TD: Tensor, record: RouterRecord | None = None) -> Tensor:
         picked_Tk, weight_Tk = self.gate(x_TD, record)
@@ -186,24 +178,3 @@ class LatentMoE(nn.Module):
     def _finish(self, mixed_TL: Tensor, x_TD: Tensor) -> Tensor:
         y = self.routed_expert_up_proj(mixed_TL) if self.latent else mixed_TL
         return y if self.shared_experts is None else y + self.shared_experts(x_TD)
-
-    def fuse(self, on: bool) -> None:
-        """For generation with few small experts: all gate and up matrices as one [E*2I, L], all down as one [L, E*I]."""
-        self._dense = None
-        if on and type(self.experts) is Experts:
-            w13, w2 = self.experts.weights()
-            if len(w2) <= DENSE_STEP_EXPERTS and w2.numel() <= DENSE_STEP_SIZE:
-                self._dense = w13.flatten(0, 1), w2.transpose(0, 1).flatten(1).contiguous()
-
-    def step(self, x_ND: Tensor) -> Tensor:
-        """The same for a handful of rows; of few small experts every one runs and those not picked weigh zero."""
-        if self._dense is None:
-            return self(x_ND)
-        picked_Nk, weight_Nk = self.gate(x_ND)
-        z_NL = self.routed_expert_down_proj(x_ND) if self.latent else x_ND
-        gate_up, down = self._dense
-        share_NE = weight_Nk.new_zeros(len(x_ND), self.gate.num_experts).scatter_(1, picked_Nk, weight_Nk)
-        both_NE2I = F.linear(z_NL, gate_up).unflatten(-1, (share_NE.shape[1], -1))
-        inner = self.act(both_NE2I) * share_NE[:, :, None].to(x_ND.dtype)
-        mixed_NL = F.linear(inner.flatten(-2), down)
-        return self._finish(self.routed_expert_norm(mixed_NL) if self.latent_norm else mixed_NL, x_ND)

@@ -7,20 +7,22 @@ bring a row into cache once and do everything that is to be done with it, forwar
 from .build import keep_memory, library
 from .front import gated_norm, gated_norm_torch, kda_front, kda_front_torch
 from .glu import cross_entropy_rows, situ_glu_joint
-from .kda import StepWeights, delta_rule, kda_step
+from .kda import delta_rule
 from .mix import mix_norm, mix_norm_torch
 from .routed import Order, route, route_torch, routed_experts, routed_experts_torch
+from .step import MANY, Trunk, few_rows
 
 __all__ = [
+    "MANY",
     "Order",
-    "StepWeights",
+    "Trunk",
     "cross_entropy_rows",
     "delta_rule",
+    "few_rows",
     "gated_norm",
     "gated_norm_torch",
     "kda_front",
     "kda_front_torch",
-    "kda_step",
     "keep_memory",
     "library",
     "mix_norm",

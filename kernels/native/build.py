@@ -31,8 +31,8 @@ from .. import dispatch
 
 logger = logging.getLogger("watersmeet.kernels")
 
-SOURCES = ("mix.cpp", "front.cpp", "kda.cpp", "experts.cpp")
-HEADERS = ("common.h",)
+SOURCES = ("mix.cpp", "front.cpp", "kda.cpp", "experts.cpp", "step.cpp")
+HEADERS = ("common.h", "vector.h", "step.h", "step_kda.h", "step_mla.h", "step_ffn.h")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fvisibility=hidden")
 VARIANTS = (("-fopenmp", "-mprefer-vector-width=512"), ("-fopenmp",), ())
 """Extra flags, best first; the next one is tried when a compiler does not know them."""

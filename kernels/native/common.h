@@ -53,6 +53,19 @@ static inline float fast_exp(float x) {
 
 static inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 
+// log(1 + e^x) by the series of the inverse hyperbolic tangent; relative error below 1e-6
+static inline float fast_softplus(float x) {
+    const float u = fast_exp(x < 0 ? x : -x), s = u / (2.0f + u), t = s * s;
+    float p = 1.0f / 13.0f;
+    p = p * t + 1.0f / 11.0f;
+    p = p * t + 1.0f / 9.0f;
+    p = p * t + 1.0f / 7.0f;
+    p = p * t + 1.0f / 5.0f;
+    p = p * t + 1.0f / 3.0f;
+    p = p * t + 1.0f;
+    return (x > 0 ? x : 0.0f) + 2.0f * s * p;
+}
+
 // relative error below 4e-7. The difference alone loses all digits of a small x, where SiTU works most of the time; below 0.6
 // it is x + x^3 p(x^2), p fitted for the smallest largest relative error (3e-9)
 static inline float fast_tanh(float x) {

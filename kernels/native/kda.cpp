@@ -4,20 +4,7 @@
 //   R = v - k+ S;   (I + A) Y = beta R,  A_ij = beta_i k+_i . k-_j  (i > j)
 //   o = scale (q+ S + P Y),  P_ij = q+_i . k-_j  (i >= j);   S' = diag(e^{Gn}) S + k=^T Y
 // All tiles of a head stay in the first-level cache. Legend: K key width, V value width, C rows of a chunk, n its length.
-#include "common.h"
-
-#ifdef __AVX512F__
-constexpr int W = 16;
-#else
-constexpr int W = 8;
-#endif
-typedef float vec __attribute__((vector_size(W * 4)));
-static inline vec load(const float* p) {
-    vec v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
-static inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
+#include "vector.h"
 
 constexpr int C = 16;
 
@@ -354,81 +341,4 @@ EXPORT void kda_backward(int half, void* q, void* k, void* v, float* g, float* b
     else
         backward((float*)q, (float*)k, (float*)v, g, beta, cu, streams, H, K, V, scale, (float*)d_o, (float*)d_q,
                  (float*)d_k, (float*)d_v, d_g, d_beta, threads);
-}
-
-// One new token for each of N streams: convolution window, recurrence and gated output norm of a layer in one call.
-// joint [N, P]: columns q | k | v (H*K each) | beta (H) | output gate (H*K). window [N, 3HK, taps-1] oldest first and
-// S [N, H, K, K] are moved forward in place. filter [taps, 3HK]. y [N, H*K].
-template <class T>
-static void step(const T* joint, int64_t P, const float* filter, T* window, const T* z, const float* rate,
-                 const float* dt, float bound, const float* norm, float eps, float l2_eps, float* S, T* y, int N, int H,
-                 int K, int taps) {
-    const int64_t channels = (int64_t)H * K;
-    std::vector<float> mixed(3 * channels), rest(K), out(K);
-    for (int n = 0; n < N; n++) {
-        const T* x = joint + n * P;
-        T* w = window + n * 3 * channels * (taps - 1);
-        for (int64_t c = 0; c < 3 * channels; c++, w += taps - 1) {
-            float sum = filter[(taps - 1) * 3 * channels + c] * up(x[c]);
-            for (int i = 0; i < taps - 1; i++) sum += filter[i * 3 * channels + c] * up(w[i]);
-            for (int i = 0; i + 1 < taps - 1; i++) w[i] = w[i + 1];
-            if (taps > 1) w[taps - 2] = x[c];
-            mixed[c] = sum;
-        }
-#pragma omp simd
-        for (int64_t c = 0; c < 3 * channels; c++) mixed[c] *= fast_sigmoid(mixed[c]);
-        for (int h = 0; h < H; h++) {
-            float *q = mixed.data() + (int64_t)h * K, *k = q + channels, *v = k + channels, *s = S + ((int64_t)n * H + h) * K * K;
-            float qq = 0, kk = 0;
-#pragma omp simd reduction(+ : qq, kk)
-            for (int c = 0; c < K; c++) {
-                qq += q[c] * q[c];
-                kk += k[c] * k[c];
-            }
-            const float on_q = 1.0f / std::sqrt((qq + l2_eps) * K), on_k = 1.0f / std::sqrt(kk + l2_eps);
-            const float beta = fast_sigmoid(up(x[3 * channels + h]));
-            const T* zh = z + n * channels + (int64_t)h * K;
-            const float* d = dt + (int64_t)h * K;
-            std::fill(rest.begin(), rest.end(), 0.0f);
-            std::fill(out.begin(), out.end(), 0.0f);
-            for (int c = 0; c < K; c++) {
-                q[c] *= on_q;
-                k[c] *= on_k;
-                const float a = fast_exp(bound * fast_sigmoid(rate[h] * (up(zh[c]) + d[c]))), key = k[c];
-                float *row = s + (int64_t)c * K, *r = rest.data();
-#pragma omp simd
-                for (int j = 0; j < K; j++) {
-                    row[j] *= a;
-                    r[j] += key * row[j];
-                }
-            }
-#pragma omp simd
-            for (int j = 0; j < K; j++) rest[j] = beta * (v[j] - rest[j]);
-            for (int c = 0; c < K; c++) {
-                const float key = k[c], query = q[c];
-                float *row = s + (int64_t)c * K, *o = out.data();
-                const float* r = rest.data();
-#pragma omp simd
-                for (int j = 0; j < K; j++) {
-                    row[j] += key * r[j];
-                    o[j] += query * row[j];
-                }
-            }
-            float square = 0;
-#pragma omp simd reduction(+ : square)
-            for (int j = 0; j < K; j++) square += out[j] * out[j];
-            const float scale = 1.0f / std::sqrt(square / K + eps);
-            const T* gate = x + 3 * channels + H + (int64_t)h * K;
-            T* yh = y + n * channels + (int64_t)h * K;
-            for (int j = 0; j < K; j++) yh[j] = down<T>(out[j] * scale * norm[j] * fast_sigmoid(up(gate[j])));
-        }
-    }
-}
-
-EXPORT void kda_step_(int half, void* joint, int64_t P, float* filter, void* window, void* z, float* rate, float* dt,
-                      float bound, float* norm, float eps, float l2_eps, float* S, void* y, int N, int H, int K, int taps) {
-    if (half)
-        step((bf16*)joint, P, filter, (bf16*)window, (bf16*)z, rate, dt, bound, norm, eps, l2_eps, S, (bf16*)y, N, H, K, taps);
-    else
-        step((float*)joint, P, filter, (float*)window, (float*)z, rate, dt, bound, norm, eps, l2_eps, S, (float*)y, N, H, K, taps);
 }

@@ -5,15 +5,12 @@ Legend of shapes: T tokens of a packed batch, N streams, H heads, K key width, V
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..kda import kda
-from .build import full, half, library, pointer, real, size
-from .front import L2_EPS
+from .build import full, half, library, pointer, real
 
 BOUND = -5.0
 """Lowest log decay of a token: over a chunk of 16 the factor e^80 still fits float32."""
@@ -113,46 +110,3 @@ def delta_rule(
         return _Delta.apply(q, k, v, g, beta, cu_seqlens, scale), None
     inputs = (q.contiguous(), k.contiguous(), v.contiguous(), g.float().contiguous(), beta.float().contiguous())
     return delta_rule_forward(*inputs, cu_seqlens, scale, initial_state, output_final_state)
-
-
-@dataclass(frozen=True)
-class StepWeights:
-    """What `kda_step` needs of a layer, laid out for it once: all float32 and contiguous."""
-
-    by_tap: Tensor
-    rate: Tensor
-    dt: Tensor
-    norm: Tensor
-    bound: float
-    eps: float
-
-    @classmethod
-    def of(
-        cls, filters_CW: Tensor, A_log: Tensor, dt_bias: Tensor, norm: Tensor, *, bound: float, eps: float
-    ) -> StepWeights:
-        """From a layer's filters [3C, W], A_log [H], dt_bias [C] and output norm [K]."""
-        return cls(full(filters_CW.t()), full(A_log).exp(), full(dt_bias), full(norm), bound, eps)
-
-
-def kda_step(joint_NP: Tensor, z_NC: Tensor, window: Tensor, state: Tensor, weights: StepWeights) -> Tensor:
-    """One token for each of N streams, from the projections to what the output matrix reads; native only.
-
-    Args:
-        joint_NP: columns q | k | v (C each), beta's logits (H), output gate (C), anything. z_NC: logits of the decay.
-        window: [N,3C,W-1] raw inputs, oldest first, dtype of ``joint_NP``; state: [N,H,K,K] float32. Both contiguous;
-            both are moved forward **in place**.
-
-    Returns:
-        RMSNorm(o) * sigmoid(gate), [N,C].
-    """
-    lib = library(joint_NP, z_NC, window)
-    assert lib is not None and window.is_contiguous() and state.is_contiguous()
-    n, heads, width = state.shape[:3]
-    joint_NP, z_NC = joint_NP.contiguous(), z_NC.contiguous()
-    y = torch.empty_like(z_NC)
-    lib.kda_step_(
-        half(y), pointer(joint_NP), size(joint_NP.shape[1]), pointer(weights.by_tap), pointer(window), pointer(z_NC),
-        pointer(weights.rate), pointer(weights.dt), real(weights.bound), pointer(weights.norm), real(weights.eps),
-        real(L2_EPS), pointer(state), pointer(y), n, heads, width, len(weights.by_tap),
-    )  # fmt: skip
-    return y
