@@ -195,5 +195,5 @@ def _embedders(
                 _check_dtype(full, shards.tensors[full], problems)
                 yield Fill(own=f"embedders.{name}.{key}", source=full)
             for key in [key for key in wanted if key.startswith(own)]:
-                place = official.prefix if published + key.removeprefix(own) == TABLE else official.outer
+                place = official.prefix if published + key.removeprefix(own) == TABLE else ""
                 problems.add("missing", place + published + key.removeprefix(own))
