@@ -35,10 +35,12 @@ _choice: str | None = _read_environment()
 _said: set[tuple[str, str]] = set()
 
 
-@functools.cache
+_found = importlib.util.find_spec("triton") is not None
+
+
 def has_triton() -> bool:
     """True when the library can be imported; a CPU build of torch does not bring it."""
-    return importlib.util.find_spec("triton") is not None
+    return _found
 
 
 @functools.cache
@@ -76,6 +78,8 @@ def _choose(operator: str, tensors: tuple[Tensor, ...], triton: bool) -> tuple[s
         return "chunked", "it is the only fast form"
     on_gpu = bool(tensors) and tensors[0].device.type == "cuda"  # ROCm calls its devices so too
     wrong = next((x.dtype for x in tensors if x.is_floating_point() and x.dtype not in TRITON_TYPES), None)
+    if _choice == "triton" and torch.compiler.is_compiling():
+        return "triton", ""  # whether it can run is asked again when the operator runs
     if _choice == "triton":
         problem = None
         if not has_triton():

@@ -30,7 +30,7 @@ def short_conv_reference(
         else:
             window = initial_state_NCW[index : index + 1].to(dtype)
         seen = torch.cat([window, part], -1)
-        outputs.append(F.conv1d(seen, weight_CW.to(dtype)[:, None], groups=C))
+        outputs.append(F.conv1d(seen, weight_CW.to(dtype)[:, None], groups=C) if part.shape[-1] else part)
         finals.append(seen[..., seen.shape[-1] - (W - 1) :])
     y = torch.cat(outputs, -1).transpose(1, 2)
     if activation:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from watersmeet.kernels import kda_gate
+from watersmeet.kernels import dispatch, kda_gate, short_conv
 
 OPERATORS = torch.ops.watersmeet
 
@@ -40,3 +40,21 @@ def test_gate(bound, shape):
     opcheck(OPERATORS.kda_gate, (normal(*shape, dtype=torch.bfloat16), *inputs[1:], bound))
     opcheck(OPERATORS.kda_gate, (normal(4, 3, seed=3).T, *inputs[1:], bound))
     whole_graph(lambda z, A, dt: kda_gate(z, A, dt, lower_bound=bound), *inputs)
+
+
+@pytest.mark.parametrize("form", ["chunked", "triton"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_short_conv(form, packed):
+    """Both fast forms hide behind the same operator."""
+    if form == "triton":
+        pytest.importorskip("triton")
+    cu = torch.tensor([0, 1, 5, 10], dtype=torch.int32) if packed else None
+    x = normal(1, 10, 6) if packed else normal(3, 4, 6)
+    w, state = normal(6, 4, seed=1), normal(3, 6, 3, seed=2)
+    with dispatch.forced(form):
+        opcheck(OPERATORS.short_conv, (x, w, cu, state, True, True))
+        opcheck(OPERATORS.short_conv, (x.detach().bfloat16().requires_grad_(), w, cu, None, False, True))
+        whole_graph(
+            lambda x, w, s: short_conv(x, w, cu_seqlens=cu, initial_state=s, output_final_state=True), x, w, state
+        )
+        whole_graph(lambda x, w: short_conv(x, w, cu_seqlens=cu)[0], x, w)
