@@ -56,8 +56,11 @@ class Entry:
         return self.name.split(".experts.")[0] + ".experts"
 
 
-def entries(config: ModelConfig) -> Iterator[Entry]:
-    """Every tensor of a checkpoint of this shape, layer by layer; `embed_tokens` first, the head last."""
+def entries(config: ModelConfig, *, first_experts: int | None = None) -> Iterator[Entry]:
+    """Every tensor of a checkpoint of this shape, layer by layer; `embed_tokens` first, the head last.
+
+    first_experts: of every layer's experts only so many, which are all alike.
+    """
     c, d = config, config.hidden_size
     yield Entry(name=TABLE, shape=(c.vocab_size, d))
     for i in range(c.num_hidden_layers):
@@ -69,7 +72,7 @@ def entries(config: ModelConfig) -> Iterator[Entry]:
                 yield Entry(name=f"{at}{read}_norm.weight", shape=(d,))
                 yield Entry(name=f"{at}{read}_proj.weight", shape=(1, d))
         yield from _full_attention(c, at) if c.is_full_attention(i) else _delta_attention(c, at)
-        yield from _experts(c, at) if c.is_moe(i) else _glu(at + "mlp.", d, c.intermediate_size)
+        yield from _experts(c, at, first_experts) if c.is_moe(i) else _glu(at + "mlp.", d, c.intermediate_size)
     yield Entry(name="norm.weight", shape=(d,))
     if c.attn_res_block_size is not None:
         yield Entry(name="output_attn_res_norm.weight", shape=(d,))
@@ -120,7 +123,7 @@ def _glu(at: str, size: int, inner: int) -> Iterator[Entry]:
     yield Entry(name=at + "down_proj.weight", shape=(size, inner))
 
 
-def _experts(c: ModelConfig, at: str) -> Iterator[Entry]:
+def _experts(c: ModelConfig, at: str, first: int | None) -> Iterator[Entry]:
     at, d, width, inner = at + "block_sparse_moe.", c.hidden_size, c.expert_hidden_size, c.moe_intermediate_size
     yield Entry(name=at + "gate.weight", shape=(c.num_experts, d))
     yield Entry(name=at + "gate.e_score_correction_bias", shape=(c.num_experts,), kind="bias")
@@ -132,7 +135,7 @@ def _experts(c: ModelConfig, at: str) -> Iterator[Entry]:
     if c.num_shared_experts:
         yield from _glu(at + "shared_experts.", d, c.shared_intermediate_size)
     shapes = {"w1": (inner, width), "w2": (width, inner), "w3": (inner, width)}
-    for e in range(c.num_experts):
+    for e in range(c.num_experts if first is None else min(first, c.num_experts)):
         for part, shape in shapes.items():
             yield Entry(name=f"{at}experts.{e}.{part}.weight", shape=shape, kind="expert", expert=e, part=part)
 

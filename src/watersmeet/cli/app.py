@@ -71,6 +71,62 @@ def run(
 
 
 @app.command()
+def generate(
+    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="The text to continue, or to answer.")] = None,
+    model: Annotated[str, typer.Option(metavar="MODEL", help="nano or a model folder of either layout.")] = "nano",
+    ids: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Instead of a prompt: a list of lists of ids.")
+    ] = None,
+    max_new: Annotated[int, typer.Option("--max-new", min=1, metavar="N", help="At most so many new ids.")] = 256,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Always the likeliest id.")] = False,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Instead of what the checkpoint advises, or 1.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", min=0.0, max=1.0, help="The same.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal texts.")] = 0,
+    chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt, in the model's form of a conversation.")] = False,
+    messages: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Instead of a prompt: a conversation, perhaps with tools.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message before the prompt.")] = None,
+    thinking: Annotated[
+        bool | None, typer.Option("--thinking/--no-thinking", help="Reason first, or not; else as the model does.")
+    ] = None,
+    effort: Annotated[str | None, typer.Option(metavar="LEVEL", help="How much to reason: low, high or max.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after ids that end an output.")] = False,
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda, ...")] = "cpu",
+    packed: Annotated[bool, typer.Option("--packed", help="Keep MXFP4 experts packed.")] = False,
+) -> None:
+    """Continue a text, answer a question, or continue lists of ids."""
+    from watersmeet.cli.generate import Request, generate_command
+
+    generate_command(
+        Request(
+            model=model,
+            prompt=prompt,
+            ids=ids,
+            messages=messages,
+            max_new=max_new,
+            greedy=greedy,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            chat=chat,
+            system=system,
+            thinking=thinking,
+            effort=effort,
+            as_json=as_json,
+            ignore_eos=ignore_eos,
+            dtype=dtype,
+            device=device,
+            packed=packed,
+        )
+    )
+
+
+@app.command()
 def pipelines() -> None:
     """List the tasks that can be run."""
     from watersmeet.cli.lists import pipeline_lines
