@@ -18,7 +18,6 @@ from watersmeet.core.cache import KdaState
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.ops import Layout, Linear, Step, l2_norm
-from watersmeet.kernels.conv import short_conv
 from watersmeet.kernels.kda import kda_gate
 from watersmeet.kernels.native import delta_rule, gated_norm, kda_front
 
@@ -84,33 +83,22 @@ class KimiDeltaAttention(nn.Module):
             assert state is not None
             return self.step(x_TD, state)
         proj, z, gate, filters = self._project(x_TD)
-        if state is None:
-            q, k, v, g, beta = kda_front(
-                proj, z, filters, self.A_log, self.dt_bias, layout.cu_seqlens, layout.place,
-                lower_bound=self.lower_bound,
-            )  # fmt: skip
-            o, _ = delta_rule(q, k, v, g, beta, layout.cu_seqlens, bounded=self.lower_bound is not None)
-        else:
-            o = self._continue(proj, z, filters, layout, state)
-        return self.o_proj(self.o_norm(o, gate).flatten(-2))
-
-    def _continue(self, proj: Tensor, z: Tensor, filters: Tensor, layout: Layout, state: KdaState) -> Tensor:
-        """The same from the state of the cache on, which it moves forward: o [T, H, K]."""
-        h, k = self.num_heads, self.head_dim
-        qkv, b = proj.split([3 * h * k, h], dim=-1)
-        rows = slice(layout.first, layout.first + layout.num_streams)
-        qkv, window = short_conv(
-            qkv[None], filters, cu_seqlens=layout.cu_seqlens, initial_state=state.conv[rows], output_final_state=True
-        )
-        q, key, v = qkv[0].unflatten(-1, (3, h, k)).unbind(-3)
-        g = kda_gate(z.unflatten(-1, (h, k)), self.A_log, self.dt_bias.view(h, k), lower_bound=self.lower_bound)
-        o, recurrent = delta_rule(
-            l2_norm(q), l2_norm(key), v, g, torch.sigmoid(b.float()), layout.cu_seqlens,
-            bounded=self.lower_bound is not None, initial_state=state.recurrent[rows], output_final_state=True,
+        window = initial = None
+        if state is not None:
+            rows = slice(layout.first, layout.first + layout.num_streams)
+            state.conv = state.conv.contiguous()
+            window, initial = state.conv[rows], state.recurrent[rows]
+        q, k, v, g, beta = kda_front(
+            proj, z, filters, self.A_log, self.dt_bias, layout.cu_seqlens, layout.place,
+            lower_bound=self.lower_bound, window=window,
         )  # fmt: skip
-        assert window is not None and recurrent is not None
-        state.conv[rows], state.recurrent[rows] = window, recurrent
-        return o
+        o, final = delta_rule(
+            q, k, v, g, beta, layout.cu_seqlens, bounded=self.lower_bound is not None,
+            initial_state=initial, output_final_state=state is not None,
+        )  # fmt: skip
+        if state is not None and final is not None:
+            state.recurrent[rows] = final
+        return self.o_proj(self.o_norm(o, gate).flatten(-2))
 
     def step(self, x_ND: Tensor, state: KdaState) -> Tensor:
         """One new token for every stream of the cache, [N, D] -> [N, D]."""

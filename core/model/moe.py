@@ -21,22 +21,16 @@ from watersmeet.core.balancing import quantile_bias, required_bias_histogram
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.ops import Linear, RMSNorm
-from watersmeet.kernels.native import route, routed_experts, situ_glu_joint
+from watersmeet.kernels.native import route, routed_experts, situ_glu_joint, swi_glu_joint
 
 JointActivation = Callable[[Tensor], Tensor]
 """`act([..., 2I]) -> [..., I]` on a joint projection, gate half first."""
 
 
-def silu_glu_joint(gate_up: Tensor) -> Tensor:
-    """SwiGLU, the activation of Kimi Linear."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
-
-
 def activation(config: ModelConfig) -> JointActivation:
     """The GLU activation of a configuration."""
     if config.hidden_act == "silu":
-        return silu_glu_joint
+        return swi_glu_joint
     return partial(situ_glu_joint, beta=config.situ_beta, linear_beta=config.situ_linear_beta)
 
 
@@ -45,13 +39,15 @@ class RouterRecord:
     """What the routers of one forward pass saw; filled layer by layer.
 
     modality_ids [T] and their number; real_tokens: the first tokens that are real (the rest fills the batch up);
-    load: per MoE layer the picks [Q, E] int64.
+    load: per MoE layer the picks [Q, E] int64. `closed` once the pass is over: a layer that runs a second time for its
+    gradient (recomputation) must not count its tokens a second time.
     """
 
     modality_ids: Tensor
     num_modalities: int
     real_tokens: int
     load: list[Tensor] = field(default_factory=list)
+    closed: bool = False
 
 
 class GLU(nn.Module):
@@ -86,7 +82,7 @@ class Router(nn.Module):
         picked_Tk, weight_Tk, score_TE, cutoff_T = route(
             x_TD, self.weight, self.e_score_correction_bias, k=self.k, scaling=self.scaling
         )
-        if record is not None:
+        if record is not None and not record.closed:
             self._observe(score_TE, cutoff_T, picked_Tk, record)
         return picked_Tk, weight_Tk
 

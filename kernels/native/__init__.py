@@ -6,7 +6,7 @@ bring a row into cache once and do everything that is to be done with it, forwar
 
 from .build import keep_memory, library
 from .front import gated_norm, gated_norm_torch, kda_front, kda_front_torch
-from .glu import cross_entropy_rows, situ_glu_joint
+from .glu import cross_entropy_rows, situ_glu_joint, swi_glu_joint
 from .kda import delta_rule
 from .mix import mix_norm, mix_norm_torch
 from .routed import Order, route, route_torch, routed_experts, routed_experts_torch
@@ -32,4 +32,5 @@ __all__ = [
     "routed_experts",
     "routed_experts_torch",
     "situ_glu_joint",
+    "swi_glu_joint",
 ]

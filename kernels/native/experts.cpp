@@ -2,18 +2,46 @@
 // Legend: T tokens, D hidden width, E experts, k picked, L latent width, I inner width, V vocabulary.
 #include "common.h"
 
+// SiTU-GLU, or SwiGLU where beta is 0. `linear` 0: the linear half has no bound.
+struct Act {
+    float beta, linear, inverse, inverse_linear;
+    Act(float beta_, float linear_) : beta(beta_), linear(linear_), inverse(1.0f / beta_), inverse_linear(1.0f / linear_) {}
+
+    // values of both halves and their slopes
+    inline void halves(float x, float u, float& left, float& right, float& d_left, float& d_right) const {
+        const float sig = fast_sigmoid(x);
+        if (beta == 0) {
+            left = x * sig;
+            d_left = sig * (1.0f + x * (1.0f - sig));
+        } else {
+            const float bent = fast_tanh(x * inverse);
+            left = beta * bent * sig;
+            d_left = sig * ((1.0f - bent * bent) + beta * bent * (1.0f - sig));
+        }
+        if (linear == 0) {
+            right = u;
+            d_right = 1.0f;
+        } else {
+            const float wide = fast_tanh(u * inverse_linear);
+            right = linear * wide;
+            d_right = 1.0f - wide * wide;
+        }
+    }
+};
+
 // gate_up [rows, 2I] (gate half first) -> y [rows, I]
 template <class T>
 static void situ(const T* gate_up, T* y, int64_t rows, int64_t I, float beta, float linear, int threads) {
-    const float inverse = 1.0f / beta, inverse_linear = 1.0f / linear;
+    const Act act(beta, linear);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows; i++) {
         const T *g = gate_up + i * 2 * I, *u = g + I;
         T* out = y + i * I;
 #pragma omp simd
         for (int64_t c = 0; c < I; c++) {
-            const float x = up(g[c]);
-            out[c] = down<T>(beta * fast_tanh(x * inverse) * fast_sigmoid(x) * linear * fast_tanh(up(u[c]) * inverse_linear));
+            float left, right, d_left, d_right;
+            act.halves(up(g[c]), up(u[c]), left, right, d_left, d_right);
+            out[c] = down<T>(left * right);
         }
     }
 }
@@ -21,18 +49,18 @@ static void situ(const T* gate_up, T* y, int64_t rows, int64_t I, float beta, fl
 template <class T>
 static void situ_backward(const T* gate_up, const T* d_y, T* d_gate_up, T* y, int64_t rows, int64_t I, float beta,
                           float linear, int threads) {
-    const float inverse = 1.0f / beta, inverse_linear = 1.0f / linear;
+    const Act act(beta, linear);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < rows; i++) {
         const T *g = gate_up + i * 2 * I, *u = g + I, *d = d_y + i * I;
         T *dg = d_gate_up + i * 2 * I, *du = dg + I, *out = y + i * I;
 #pragma omp simd
         for (int64_t c = 0; c < I; c++) {
-            const float x = up(g[c]), grad = up(d[c]);
-            const float bent = fast_tanh(x * inverse), sig = fast_sigmoid(x), wide = fast_tanh(up(u[c]) * inverse_linear);
-            const float left = beta * bent * sig, right = linear * wide;
-            dg[c] = down<T>(grad * right * sig * ((1.0f - bent * bent) + beta * bent * (1.0f - sig)));
-            du[c] = down<T>(grad * left * (1.0f - wide * wide));
+            float left, right, d_left, d_right;
+            act.halves(up(g[c]), up(u[c]), left, right, d_left, d_right);
+            const float grad = up(d[c]);
+            dg[c] = down<T>(grad * right * d_left);
+            du[c] = down<T>(grad * left * d_right);
             out[c] = down<T>(left * right);
         }
     }

@@ -3,10 +3,11 @@
 #include "common.h"
 
 // proj [T, P]: columns q | k | v (C each) | b (H) | anything. place [T]: index of the token in its stream.
-// q, k, v [T, C]; log_decay [T, C]; beta [T, H].
+// q, k, v [T, C]; log_decay [T, C]; beta [T, H]. bound 0: the softplus gate. window [N, 3C, W-1] or null: raw inputs before
+// the first token of each stream, oldest first; afterwards those before the next one. cu [N + 1].
 template <class T>
-static void front(const T* proj, int64_t P, const float* filter, const int* place, const T* z, const float* rate,
-                  const float* dt, float bound, T* qkv, float* log_decay, float* beta, int64_t rows, int H, int K,
+static void front(const T* proj, int64_t P, const float* filter, const int* place, const int* cu, int streams, T* window,
+                  const T* z, const float* rate, const float* dt, float bound, T* qkv, float* log_decay, float* beta, int64_t rows, int H, int K,
                   int W, float l2_eps, int threads) {
     const int64_t C = (int64_t)H * K;
 #pragma omp parallel num_threads(threads)
@@ -21,6 +22,14 @@ static void front(const T* proj, int64_t P, const float* filter, const int* plac
                 const float* w = filter + (int64_t)(W - 1 - j) * 3 * C;  // filter is [W, 3C]
 #pragma omp simd
                 for (int64_t c = 0; c < 3 * C; c++) y[c] += w[c] * up(x[c]);
+            }
+            if (window && place[i] < W - 1) {
+                const int stream = std::upper_bound(cu, cu + streams, (int)i) - cu - 1;
+                const T* old = window + (int64_t)stream * 3 * C * (W - 1);
+                for (int j = W - 1; j > place[i]; j--) {  // j tokens back lies in the window, at W - 1 - (j - place)
+                    const float* w = filter + (int64_t)(W - 1 - j) * 3 * C;
+                    for (int64_t c = 0; c < 3 * C; c++) y[c] += w[c] * up(old[c * (W - 1) + W - 1 - (j - place[i])]);
+                }
             }
 #pragma omp simd
             for (int64_t c = 0; c < 3 * C; c++) y[c] *= fast_sigmoid(y[c]);
@@ -43,10 +52,25 @@ static void front(const T* proj, int64_t P, const float* filter, const int* plac
                 const T* zi = z + at;
                 const float *d = dt + (int64_t)h * K, a = rate[h];
                 float* g = log_decay + at;
+                if (bound != 0) {
 #pragma omp simd
-                for (int c = 0; c < K; c++) g[c] = bound * fast_sigmoid(a * (up(zi[c]) + d[c]));
+                    for (int c = 0; c < K; c++) g[c] = bound * fast_sigmoid(a * (up(zi[c]) + d[c]));
+                } else {
+#pragma omp simd
+                    for (int c = 0; c < K; c++) g[c] = -a * fast_softplus(up(zi[c]) + d[c]);
+                }
             }
         }
+#pragma omp barrier
+        if (window && W > 1)  // every row has been read
+            for (int64_t s = row_begin(streams, t, n); s < row_begin(streams, t + 1, n); s++) {
+                T* own = window + s * 3 * C * (W - 1);
+                const int64_t first = cu[s], length = cu[s + 1] - cu[s], kept = std::max<int64_t>(0, W - 1 - length);
+                for (int64_t c = 0; c < 3 * C; c++, own += W - 1) {
+                    for (int64_t j = 0; j < kept; j++) own[j] = own[j + length];
+                    for (int64_t j = kept; j < W - 1; j++) own[j] = proj[(first + length - (W - 1) + j) * P + c];
+                }
+            }
     }
 }
 
@@ -113,6 +137,17 @@ static void front_backward(const T* proj, int64_t P, const float* filter, const 
                 float *sd = sum_dt + (int64_t)h * K, on_rate = 0;
                 const T* zi = z + at;
                 T* out = d_z + at;
+                if (bound == 0) {
+#pragma omp simd reduction(+ : on_rate)
+                    for (int c = 0; c < K; c++) {
+                        const float x = up(zi[c]) + d[c], slope = -dg[c] * a * fast_sigmoid(x);
+                        on_rate -= dg[c] * fast_softplus(x);
+                        sd[c] += slope;
+                        out[c] = down<T>(slope);
+                    }
+                    sum_rate[h] += on_rate;
+                    continue;
+                }
 #pragma omp simd reduction(+ : on_rate)
                 for (int c = 0; c < K; c++) {
                     const float x = up(zi[c]) + d[c], sig = fast_sigmoid(a * x);
@@ -195,13 +230,14 @@ static void gated_norm_backward(const T* o, const T* gate, const float* weight, 
     }
 }
 
-EXPORT void kda_front_forward(int half, void* proj, int64_t P, float* filter, int* place, void* z, float* rate, float* dt,
+EXPORT void kda_front_forward(int half, void* proj, int64_t P, float* filter, int* place, int* cu, int streams,
+                              void* window, void* z, float* rate, float* dt,
                               float bound, void* qkv, float* g, float* beta, int64_t rows, int H, int K, int W,
                               float eps, int threads) {
     if (half)
-        front((bf16*)proj, P, filter, place, (bf16*)z, rate, dt, bound, (bf16*)qkv, g, beta, rows, H, K, W, eps, threads);
+        front((bf16*)proj, P, filter, place, cu, streams, (bf16*)window, (bf16*)z, rate, dt, bound, (bf16*)qkv, g, beta, rows, H, K, W, eps, threads);
     else
-        front((float*)proj, P, filter, place, (float*)z, rate, dt, bound, (float*)qkv, g, beta, rows, H, K, W, eps, threads);
+        front((float*)proj, P, filter, place, cu, streams, (float*)window, (float*)z, rate, dt, bound, (float*)qkv, g, beta, rows, H, K, W, eps, threads);
 }
 
 EXPORT void kda_front_backward(int half, void* proj, int64_t P, float* filter, int* place, void* z, float* rate, float* dt,

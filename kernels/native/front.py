@@ -30,10 +30,16 @@ def kda_front_torch(
     cu_seqlens: Tensor,
     *,
     lower_bound: float | None,
+    window: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The definition; see `kda_front`."""
     heads, channels = A_log.shape[0], z_TC.shape[1]
-    mixed, _ = short_conv(proj_TP[None, :, : 3 * channels], filters_CW, cu_seqlens=cu_seqlens)
+    mixed, last = short_conv(
+        proj_TP[None, :, : 3 * channels], filters_CW, cu_seqlens=cu_seqlens, initial_state=window,
+        output_final_state=window is not None,
+    )  # fmt: skip
+    if window is not None and last is not None:
+        window.copy_(last)
     q, k, v = mixed[0].unflatten(-1, (3, heads, -1)).unbind(-3)
     g = kda_gate(z_TC.unflatten(-1, (heads, -1)), A_log, dt_bias, lower_bound=lower_bound)
     beta = torch.sigmoid(proj_TP[:, 3 * channels : 3 * channels + heads].to(g.dtype))
@@ -42,20 +48,22 @@ def kda_front_torch(
 
 class _Front(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, proj, z, filters, A_log, dt_bias, place, bound):  # type: ignore[no-untyped-def,override]
+    def forward(ctx, proj, z, filters, A_log, dt_bias, cu_seqlens, place, bound, window):  # type: ignore[no-untyped-def,override]
         lib = library(proj, z)
         assert lib is not None
         proj, z = proj.contiguous(), z.contiguous()
         rows, columns = proj.shape
         heads, channels, taps = A_log.shape[0], z.shape[1], filters.shape[1]
-        by_tap, rate, dt = full(filters.t()), full(A_log).exp(), full(dt_bias).view(-1)
+        by_tap, dt = full(filters.t()), full(dt_bias).view(-1)
+        # a finite rate: infinity times a gate of zero would be no number
+        rate = full(A_log).exp().clamp(max=torch.finfo(torch.float32).max).view(-1)
         qkv = proj.new_empty(3, rows, heads, channels // heads)
         g = torch.empty(rows, heads, channels // heads)
         beta = torch.empty(rows, heads)
         shape = (size(rows), heads, channels // heads, taps, real(L2_EPS), threads(rows))
         lib.kda_front_forward(
-            half(proj), pointer(proj), size(columns), pointer(by_tap), pointer(place), pointer(z), pointer(rate),
-            pointer(dt), real(bound), pointer(qkv), pointer(g), pointer(beta), *shape,
+            half(proj), pointer(proj), size(columns), pointer(by_tap), pointer(place), pointer(cu_seqlens),
+            len(cu_seqlens) - 1, pointer(window), pointer(z), pointer(rate), pointer(dt), real(bound), pointer(qkv), pointer(g), pointer(beta), *shape,
         )  # fmt: skip
         ctx.save_for_backward(proj, z, by_tap, rate, dt, place, filters, A_log, dt_bias)
         ctx.bound = bound
@@ -87,8 +95,10 @@ class _Front(torch.autograd.Function):
             d_proj,
             d_z,
             d_filters.view(taps, -1).t().to(filters.dtype),
-            (d_rate * rate).to(A_log.dtype),
+            (d_rate * rate).view(A_log.shape).to(A_log.dtype),
             d_dt.view(dt_bias.shape).to(dt_bias.dtype),
+            None,
+            None,
             None,
             None,
         )
@@ -104,21 +114,30 @@ def kda_front(
     place_T: Tensor,
     *,
     lower_bound: float | None,
+    window: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """What the KDA recurrence reads, for streams that start without a past.
+    """What the KDA recurrence reads.
 
     Args:
         proj_TP: columns q | k | v (C each), then beta's logits (H), then anything.
         z_TC: logits of the decay. filters_CW: [3C, W], the last tap meets the current token. A_log [H], dt_bias [C].
         cu_seqlens: [N+1] int32. place_T: [T] int32, index of every token in its stream.
         lower_bound: of the log decay; None for the softplus gate.
+        window: [N,3C,W-1] raw inputs before the first tokens, oldest first, contiguous, in the dtype of ``proj_TP``; moved
+            forward **in place**, without a gradient. None: streams start without a past.
 
     Returns:
         q, k (unit length per head) and v [T,H,K] in the dtype of ``proj_TP``; g [T,H,K] and beta [T,H] float32.
     """
-    if lower_bound is None or library(proj_TP, z_TC) is None:
-        return kda_front_torch(proj_TP, z_TC, filters_CW, A_log, dt_bias, cu_seqlens, lower_bound=lower_bound)
-    return _Front.apply(proj_TP, z_TC, filters_CW, A_log, dt_bias, place_T, lower_bound)  # type: ignore[no-any-return]
+    learning = torch.is_grad_enabled() and any(t.requires_grad for t in (proj_TP, z_TC, filters_CW, A_log, dt_bias))
+    fits = cu_seqlens.dtype == torch.int32 and cu_seqlens.is_contiguous() and not (learning and window is not None)
+    if not fits or library(proj_TP, z_TC, window) is None:
+        return kda_front_torch(
+            proj_TP, z_TC, filters_CW, A_log, dt_bias, cu_seqlens, lower_bound=lower_bound, window=window
+        )  # fmt: skip
+    assert window is None or window.is_contiguous()
+    bound = 0.0 if lower_bound is None else lower_bound
+    return _Front.apply(proj_TP, z_TC, filters_CW, A_log, dt_bias, cu_seqlens, place_T, bound, window)  # type: ignore[no-any-return]
 
 
 def gated_norm_torch(o: Tensor, gate: Tensor, weight: Tensor, *, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""SiTU-GLU on a joint projection, and cross entropy on a piece of logits.
+"""SiTU-GLU and SwiGLU on a joint projection, and cross entropy on a piece of logits.
 
 Legend of shapes: I inner width, n rows, V vocabulary.
 """
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..experts import situ_glu
+from ..experts import situ_glu, swi_glu
 from .build import full, half, library, pointer, real, size, threads
 
 Activation = partial[Tensor]
@@ -34,7 +34,7 @@ class _Situ(torch.autograd.Function):
 
 
 def situ_rows(gate_up: Tensor, beta: float, linear_beta: float) -> Tensor:
-    """Native forward, [..., 2I] contiguous -> [..., I]; no graph."""
+    """Native forward, [..., 2I] contiguous -> [..., I]; no graph. beta 0: SwiGLU; linear_beta 0: no bound."""
     lib = library(gate_up)
     assert lib is not None
     inner = gate_up.shape[-1] // 2
@@ -60,13 +60,22 @@ def situ_rows_backward(gate_up: Tensor, d_y: Tensor, beta: float, linear_beta: f
     return d_gate_up, y
 
 
-def situ_glu_joint(gate_up: Tensor, *, beta: float = 4.0, linear_beta: float | None = 25.0) -> Tensor:
-    """`situ_glu(gate, up)` of a joint projection [..., 2I], gate half first -> [..., I]."""
-    if linear_beta is None or library(gate_up) is None:
-        return situ_glu(*gate_up.chunk(2, dim=-1), beta=beta, linear_beta=linear_beta)
+def _joint(gate_up: Tensor, beta: float, linear_beta: float) -> Tensor:
     if not torch.is_grad_enabled():
         return situ_rows(gate_up.contiguous(), beta, linear_beta)
     return _Situ.apply(gate_up, beta, linear_beta)  # type: ignore[no-any-return]
+
+
+def situ_glu_joint(gate_up: Tensor, *, beta: float = 4.0, linear_beta: float | None = 25.0) -> Tensor:
+    """`situ_glu(gate, up)` of a joint projection [..., 2I], gate half first -> [..., I]."""
+    if library(gate_up) is None:
+        return situ_glu(*gate_up.chunk(2, dim=-1), beta=beta, linear_beta=linear_beta)
+    return _joint(gate_up, beta, linear_beta or 0.0)
+
+
+def swi_glu_joint(gate_up: Tensor) -> Tensor:
+    """`swi_glu(gate, up)` of a joint projection [..., 2I], gate half first -> [..., I]."""
+    return swi_glu(*gate_up.chunk(2, dim=-1)) if library(gate_up) is None else _joint(gate_up, 0.0, 0.0)
 
 
 def cross_entropy_rows(logits_nV: Tensor, target_n: Tensor, weight_n: Tensor | None) -> Tensor:

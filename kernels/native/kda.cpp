@@ -1,4 +1,4 @@
-// Kimi Delta Attention in chunks of 16 tokens, forwards and backwards, for log decays in [-5, 0].
+// Kimi Delta Attention in chunks of 16 tokens, forwards for any log decay, backwards for log decays in [-5, 0].
 // Source of the chunk form: Kimi Linear report (arXiv:2510.26692); the bound makes e^{-G} of a chunk fit float32.
 // Per stream and head, with G the running sum of g inside a chunk, E = e^G, k+ = k E, q+ = q E, k- = k / E, k= = k e^{Gn - G}:
 //   R = v - k+ S;   (I + A) Y = beta R,  A_ij = beta_i k+_i . k-_j  (i > j)
@@ -7,6 +7,7 @@
 #include "vector.h"
 
 constexpr int C = 16;
+constexpr float LOWEST = -80.0f;  // e^80 and what it multiplies fit float32
 
 // c[m, NV * W] (+)= a b with a(i, k) = a[i * ra + k * ca]; rows of b and c are `stride` apart
 template <int MR, int NV, bool ADD>
@@ -59,12 +60,12 @@ static void transpose(const float* src, int n, int width, float* out) {  // [n, 
 // everything a chunk computes before it meets the state
 struct Chunk {
     int K, V, n = 0;
-    std::vector<float> q, k, v, E, qp, kp, km, ke, kmT, A, P, beta, R, Y;
+    std::vector<float> q, k, v, G, E, qp, kp, km, ke, kmT, A, P, beta, R, Y, steep;
     // A holds k+_i . k-_j without beta; P and A are [C, C] with exact zeros where the mask is
 
     Chunk(int K_, int V_)
-        : K(K_), V(V_), q(C * K_), k(C * K_), v(C * V_), E(C * K_), qp(C * K_), kp(C * K_), km(C * K_), ke(C * K_),
-          kmT(K_ * C), A(C * C), P(C * C), beta(C), R(C * V_), Y(C * V_) {}
+        : K(K_), V(V_), q(C * K_), k(C * K_), v(C * V_), G(C * K_), E(C * K_), qp(C * K_), kp(C * K_), km(C * K_), ke(C * K_),
+          kmT(K_ * C), A(C * C), P(C * C), beta(C), R(C * V_), Y(C * V_), steep(2 * C * K_) {}
 
     template <class T>
     void read(const T* Q, const T* Kk, const T* Vv, const float* g, const float* b, int64_t key_stride,
@@ -77,14 +78,30 @@ struct Chunk {
         std::fill(sum.begin(), sum.begin() + K, 0.0f);
         for (int i = 0; i < n; i++) {
             const float* gi = g + i * key_stride;
-            float *e = E.data() + i * K, *s = sum.data();
+            float *e = E.data() + i * K, *s = sum.data(), *all = G.data() + i * K;
 #pragma omp simd
             for (int c = 0; c < K; c++) {
                 s[c] += gi[c];
+                all[c] = s[c];
                 e[c] = fast_exp(s[c]);
             }
             beta[i] = b[i * heads];
         }
+        float low = 0;
+#pragma omp simd reduction(min : low)
+        for (int c = 0; c < K; c++) low = std::min(low, sum[c]);
+        if (low >= LOWEST)
+            within();
+        else
+            within_steep(low);
+        for (int i = 0; i < n; i++)
+            for (int j = i; j < C; j++) {
+                A[i * C + j] = 0;
+                if (j > i) P[i * C + j] = 0;
+            }
+    }
+
+    void within() {
         const float* last = E.data() + (n - 1) * K;
         for (int i = 0; i < n; i++) {
             const int at = i * K;
@@ -97,13 +114,56 @@ struct Chunk {
                 ke[at + c] = k[at + c] * (last[c] * inverse);
             }
         }
+        pairs(kp.data(), qp.data());
+    }
+
+    void pairs(const float* left, const float* query) {
         transpose(km.data(), n, K, kmT.data());
-        product<false>(n, C, K, kp.data(), K, 1, kmT.data(), C, A.data(), C);
-        product<false>(n, C, K, qp.data(), K, 1, kmT.data(), C, P.data(), C);
+        product<false>(n, C, K, left, K, 1, kmT.data(), C, A.data(), C);
+        product<false>(n, C, K, query, K, 1, kmT.data(), C, P.data(), C);
+    }
+
+    // the same where e^{-G} would leave float32; forwards only, k- is not what `backward` takes it for. Measured from the
+    // middle of the chunk's decay, twice as much fits; beyond that every pair of rows has exponentials of its own.
+    void within_steep(float low) {
+        const float* last = G.data() + (n - 1) * K;
+        for (int i = 0; i < n; i++) {
+            const int at = i * K;
+#pragma omp simd
+            for (int c = 0; c < K; c++) {
+                qp[at + c] = q[at + c] * E[at + c];
+                kp[at + c] = k[at + c] * E[at + c];
+                ke[at + c] = k[at + c] * fast_exp(last[c] - G[at + c]);
+            }
+        }
+        if (low >= 2 * LOWEST) {
+            float *left = steep.data(), *query = left + C * K;
+            for (int i = 0; i < n; i++) {
+                const int at = i * K;
+#pragma omp simd
+                for (int c = 0; c < K; c++) {
+                    const float e = fast_exp(G[at + c] - 0.5f * last[c]);
+                    left[at + c] = k[at + c] * e;
+                    query[at + c] = q[at + c] * e;
+                    km[at + c] = k[at + c] / e;
+                }
+            }
+            pairs(left, query);
+            return;
+        }
         for (int i = 0; i < n; i++)
-            for (int j = i; j < C; j++) {
-                A[i * C + j] = 0;
-                if (j > i) P[i * C + j] = 0;
+            for (int j = 0; j <= i; j++) {
+                const float *gi = G.data() + i * K, *gj = G.data() + j * K, *ki = k.data() + i * K, *kj = k.data() + j * K,
+                            *qi = q.data() + i * K;
+                float a = 0, p = 0;
+#pragma omp simd reduction(+ : a, p)
+                for (int c = 0; c < K; c++) {
+                    const float x = kj[c] * fast_exp(gi[c] - gj[c]);
+                    a += ki[c] * x;
+                    p += qi[c] * x;
+                }
+                A[i * C + j] = a;
+                P[i * C + j] = p;
             }
     }
 

@@ -1,4 +1,4 @@
-"""KDA for bounded decays as one native operator; other cases go to the torch form.
+"""KDA as one native operator: forwards for any decay, with gradients for bounded ones; other cases go to the torch form.
 
 Legend of shapes: T tokens of a packed batch, N streams, H heads, K key width, V value width.
 """
@@ -90,7 +90,7 @@ def delta_rule(
 
     Args:
         q, k [T,H,K], v [T,H,V]: float32 or bfloat16, q and k of unit length. g [T,H,K], beta [T,H].
-        cu_seqlens: [N+1] int32. bounded: the caller's word that g >= -5 everywhere, which the native form needs.
+        cu_seqlens: [N+1] int32. bounded: the caller's word that g >= -5 everywhere, which the native gradients need.
         initial_state: [N,H,K,V] or None. output_final_state: return the states after the last tokens.
 
     Returns:
@@ -99,7 +99,7 @@ def delta_rule(
     fits = q.shape[-1] % 16 == 0 and v.shape[-1] % 16 == 0 and cu_seqlens.dtype == torch.int32
     learning = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, g, beta))
     stateful = initial_state is not None or output_final_state
-    if not bounded or not fits or (learning and stateful) or library(q, k, v) is None:
+    if not fits or (learning and (stateful or not bounded)) or library(q, k, v) is None:
         o, final = kda(
             q[None], k[None], v[None], g[None], beta[None],
             initial_state=initial_state, cu_seqlens=cu_seqlens, output_final_state=output_final_state,

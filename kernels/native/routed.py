@@ -243,7 +243,7 @@ def routed_experts(
     Returns:
         [T,L] in the dtype of ``z_TL``. A token's result does not depend on other tokens, not even in its last bit.
     """
-    if betas is None or betas[1] is None or library(z_TL, w13, w2) is None:
+    if library(z_TL, w13, w2) is None:
         return routed_experts_torch(z_TL, share_Tk, picked_Tk, w13, w2, norm, betas=betas, eps=eps)
-    order = Order.of(picked_Tk, len(w2))
-    return _Routed.apply(z_TL, share_Tk, w13.contiguous(), w2.contiguous(), norm, order, betas, eps)  # type: ignore[no-any-return]
+    order, curves = Order.of(picked_Tk, len(w2)), (0.0, 0.0) if betas is None else (betas[0], betas[1] or 0.0)
+    return _Routed.apply(z_TL, share_Tk, w13.contiguous(), w2.contiguous(), norm, order, curves, eps)  # type: ignore[no-any-return]

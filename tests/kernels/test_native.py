@@ -73,7 +73,8 @@ def test_mix_norm_without_update_or_query(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lengths", [(5, 1, 2, 3, 40), (100,)])
-def test_kda_front(dtype, lengths):
+@pytest.mark.parametrize("bound", [-5.0, None])
+def test_kda_front(dtype, lengths, bound):
     heads, width, taps, rows = 2, 16, 4, sum(lengths)
     bounds = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
     place = torch.cat([torch.arange(n, dtype=torch.int32) for n in lengths])
@@ -87,12 +88,45 @@ def test_kda_front(dtype, lengths):
     }
 
     def fast(proj, z, filters, A_log, dt_bias):
-        return native.kda_front(proj, z, filters, A_log, dt_bias, bounds, place, lower_bound=-5.0)
+        return native.kda_front(proj, z, filters, A_log, dt_bias, bounds, place, lower_bound=bound)
 
     def slow(proj, z, filters, A_log, dt_bias):
-        return native.kda_front_torch(proj, z, filters, A_log, dt_bias, bounds, lower_bound=-5.0)
+        return native.kda_front_torch(proj, z, filters, A_log, dt_bias, bounds, lower_bound=bound)
 
     compare(fast, slow, inputs, dtype, wide=("filters", "A_log", "dt_bias"))
+
+
+@pytest.mark.parametrize("taps", [4, 2, 1])
+def test_kda_front_continues_from_a_window(taps):
+    """In pieces of 1, 2, 7 and 3 tokens a stream, side by side with another stream that starts anew at its own length."""
+    heads, width, rows = 2, 5, 13
+    channels = heads * width
+    proj, z = draw(2, rows, 3 * channels + heads).float(), draw(2, rows, channels, seed=1).float()
+    weights = draw(3 * channels, taps, seed=2).float(), draw(heads, seed=3).float(), draw(channels, seed=4).float()
+
+    def front(form, x, y, cu, **options):
+        place = torch.cat([torch.arange(n, dtype=torch.int32) for n in cu.diff().tolist()])
+        where = (cu,) if form is native.kda_front_torch else (cu, place)
+        return form(x, y, *weights, *where, lower_bound=None, **options)
+
+    ends = torch.tensor([0, rows, 2 * rows], dtype=torch.int32)
+    whole = [
+        t.unflatten(0, (2, rows)) for t in front(native.kda_front_torch, proj.flatten(0, 1), z.flatten(0, 1), ends)
+    ]
+    for form in (native.kda_front, native.kda_front_torch):
+        window = torch.zeros(2, 3 * channels, taps - 1)
+        at = [0, 0]
+        for one, two in ((1, 3), (2, 1), (7, 2), (3, 7)):
+            pick = (slice(at[0], at[0] + one), slice(at[1], at[1] + two))
+            cu = torch.tensor([0, one, one + two], dtype=torch.int32)
+            joined = [torch.cat([t[0][pick[0]], t[1][pick[1]]]) for t in (proj, z)]
+            with torch.no_grad():
+                got = front(form, *joined, cu, window=window)
+            for mine, true in zip(got, whole, strict=True):
+                torch.testing.assert_close(mine, torch.cat([true[0][pick[0]], true[1][pick[1]]]), rtol=1e-4, atol=1e-5)
+            at = [at[0] + one, at[1] + two]
+        if taps > 1:
+            torch.testing.assert_close(window, proj[:, 1 - taps :, : 3 * channels].transpose(1, 2))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -151,12 +185,36 @@ def test_delta_rule_continues_from_a_state():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_situ_glu_joint(dtype):
-    inputs = {"gate_up": draw(33, 40, scale=6.0)}
-    compare(
-        lambda gate_up: [native.situ_glu_joint(gate_up)], lambda gate_up: [native.situ_glu_joint(gate_up)],
-        inputs, dtype,
-    )  # fmt: skip
+@pytest.mark.parametrize("strength", [2.0, 9.0, 30.0])
+def test_delta_rule_of_decays_without_a_bound(dtype, strength):
+    """The softplus gate: over a chunk the decay reaches e^-80, e^-160 and beyond; without a gradient, from a state on."""
+    lengths, heads, keys, values = (1, 15, 16, 50), 2, 16, 32
+    rows, bounds = sum(lengths), torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    q, k = (torch.nn.functional.normalize(draw(rows, heads, keys, seed=s), dim=-1).to(dtype) for s in (0, 1))
+    v, beta = draw(rows, heads, values, seed=2).to(dtype), torch.sigmoid(draw(rows, heads, seed=4)).float()
+    g = (-strength * torch.nn.functional.softplus(2 * draw(rows, heads, keys, seed=3))).float()
+    start = draw(len(lengths), heads, keys, values, seed=5).float()
+    with torch.no_grad():
+        o, final = native.delta_rule(
+            q, k, v, g, beta, bounds, bounded=False, initial_state=start, output_final_state=True
+        )  # fmt: skip
+    with forced("reference"):
+        inputs = (t.double()[None] for t in (q, k, v, g, beta))
+        true, last = kda(*inputs, initial_state=start.double(), cu_seqlens=bounds, output_final_state=True)
+    tolerance = 2e-5 if dtype == torch.float32 else 1e-2
+    assert (o.double() - true[0]).norm() <= tolerance * true.norm()
+    assert (final.double() - last).norm() <= 2e-5 * last.norm()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["situ", "situ without a bound", "swi"])
+def test_glu_joint(dtype, form):
+    def run(gate_up):
+        if form == "swi":
+            return [native.swi_glu_joint(gate_up)]
+        return [native.situ_glu_joint(gate_up, linear_beta=25.0 if form == "situ" else None)]
+
+    compare(run, run, {"gate_up": draw(33, 40, scale=6.0)}, dtype)
 
 
 def test_situ_keeps_the_digits_of_small_inputs():
@@ -171,8 +229,8 @@ def test_situ_keeps_the_digits_of_small_inputs():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [7, 300])
-@pytest.mark.parametrize("normed", [True, False])
-def test_route_and_routed_experts(dtype, tokens, normed):
+@pytest.mark.parametrize(("normed", "betas"), [(True, (4.0, 25.0)), (False, None), (True, (4.0, None))])
+def test_route_and_routed_experts(dtype, tokens, normed, betas):
     experts, k, size, inner = 5, 2, 24, 16
     bias = draw(experts, seed=9, scale=0.1).float()
     inputs = {
@@ -187,7 +245,7 @@ def test_route_and_routed_experts(dtype, tokens, normed):
     def run(route, routed):
         def call(x, gate, z, w13, w2, norm):
             picked, share, *_ = route(x, gate, bias.to(gate.dtype), k=k, scaling=1.5)
-            mixed = routed(z, share, picked, w13, w2, norm if normed else None, betas=(4.0, 25.0), eps=1e-5)
+            mixed = routed(z, share, picked, w13, w2, norm if normed else None, betas=betas, eps=1e-5)
             return [share, mixed if normed else mixed + 0 * norm]
 
         return call
