@@ -149,7 +149,8 @@ def _values(entry: Entry, generator: torch.Generator, bounded: bool) -> Tensor:
     if name.endswith("norm.weight"):
         return out.uniform_(0.5, 1.5, generator=generator)
     if name.endswith("res_proj.weight"):
-        return out.normal_(std=0.5, generator=generator)
+        # scores of about one: sharper mixtures would be chaotic, and rounding alone would change the logits
+        return out.normal_(std=1.0 / math.sqrt(entry.shape[-1]), generator=generator)
     gain = 1.0 if name.endswith("embed_tokens.weight") else 1.2 / math.sqrt(entry.shape[-1])
     return out.normal_(std=gain, generator=generator)
 

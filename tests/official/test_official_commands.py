@@ -137,7 +137,7 @@ def test_logits_with_packed_experts(shapes, capsys, tmp_path):
 def test_ids_that_make_no_sense(text, says, shapes, capsys, tmp_path):
     if text is not None:
         (tmp_path / "ids.json").write_text(text)
-    code, out, err = run(
+    code, _, err = run(
         capsys, "models", "logits", shapes.linear, "--ids", tmp_path / "ids.json", "--out", tmp_path / "o.safetensors"
     )
     assert code == 2 and says in err and err.count("\n") == 1 and not (tmp_path / "o.safetensors").exists()
