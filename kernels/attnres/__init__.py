@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
+from ..checks import same_place
 from ..dispatch import form
-from .fast import AttnRes
+from .ops import attnres_op
 from .reference import attnres_reference
 
 __all__ = ["attnres"]
@@ -16,7 +17,11 @@ def attnres(sources: Tensor, query: Tensor, norm_weight: Tensor, *, eps: float) 
         sources: [n,...,D]. query: [D]. norm_weight: [D] gain of the RMSNorm. eps: inside the root.
 
     Returns:
-        [...,D] in the dtype of ``sources``; float32 inside. (Kimi K3 report, eq. 8-10.)
+        [...,D] in the dtype of ``sources``; float32 inside. (Kimi K3 report, eq. 8-10.) Backwards the
+        sources are read again; no float32 copy of them is kept.
+
+    Raises:
+        ValueError: shapes or devices do not fit together. TypeError: a dtype that is not floating.
     """
     D = query.shape[-1]
     if sources.dim() < 2 or query.shape != (D,) or norm_weight.shape != (D,) or sources.shape[-1] != D:
@@ -24,7 +29,10 @@ def attnres(sources: Tensor, query: Tensor, norm_weight: Tensor, *, eps: float) 
             f"attnres got sources {tuple(sources.shape)}, query {tuple(query.shape)}, norm_weight "
             f"{tuple(norm_weight.shape)}; expected [n,...,D], [D] and [D]"
         )
-    if form("attnres", sources, triton=False) == "reference":
+    if len(sources) == 0:
+        raise ValueError("attnres got no sources; expected at least one")
+    same_place("attnres", sources=sources, query=query, norm_weight=norm_weight)
+    if form("attnres", sources) == "reference":
         return attnres_reference(sources, query, norm_weight, eps=eps)
-    flat = sources.reshape(sources.shape[0], -1, D)
-    return AttnRes.apply(flat, query, norm_weight, eps).view(sources.shape[1:])
+    y, _, _ = attnres_op(sources.reshape(sources.shape[0], -1, D), query, norm_weight, eps)
+    return y.view(sources.shape[1:])  # type: ignore[no-any-return]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from watersmeet.kernels import dispatch, kda_gate, short_conv
+from watersmeet.kernels import attnres, dispatch, kda_gate, short_conv
 
 OPERATORS = torch.ops.watersmeet
 
@@ -58,3 +58,14 @@ def test_short_conv(form, packed):
             lambda x, w, s: short_conv(x, w, cu_seqlens=cu, initial_state=s, output_final_state=True), x, w, state
         )
         whole_graph(lambda x, w: short_conv(x, w, cu_seqlens=cu)[0], x, w)
+
+
+@pytest.mark.parametrize("form", ["chunked", "triton"])
+def test_attnres(form):
+    if form == "triton":
+        pytest.importorskip("triton")
+    x, query, gain = normal(4, 6, 8), normal(8, seed=1), normal(8, seed=2)
+    with dispatch.forced(form):
+        opcheck(OPERATORS.attnres, (x, query, gain, 1e-5))
+        opcheck(OPERATORS.attnres, (x.detach().bfloat16().requires_grad_(), query, gain.detach().bfloat16(), 1e-5))
+        whole_graph(lambda x, q, w: attnres(x.view(4, 2, 3, 8), q, w, eps=1e-5), x, query, gain)
