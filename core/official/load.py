@@ -70,6 +70,7 @@ def load_official(
     max_memory: Mapping[Any, int | str] | None = None,
     skip: Iterable[str] = (),
     official: OfficialConfig | None = None,
+    embedders_alone: bool = False,
 ) -> Loaded:
     """Load a directory of config.json and safetensors in the published layout.
 
@@ -85,6 +86,7 @@ def load_official(
         device_map: {"layers.3": "disk", ...}, names as in accelerate: layers on "disk" are read from the files each time
             they run; "auto" decides by `max_memory` {device or "cpu": bytes}.
         skip: prefixes of tensors that are left out on purpose.
+        embedders_alone: read the embedders and nothing else; the model can then only `embed`.
 
     Raises:
         CheckpointError, ConfigError: what is wrong with the files, before any weight is read.
@@ -105,13 +107,19 @@ def load_official(
     source = Weights(shards, by_owner, dtype, output_modality)
     main, away = split_map(model, device_map, max_memory, torch.device(device), source)
     here = [fill for fill in plan if not fill.own.startswith(away or ("\0",))]
+    if embedders_alone:
+        here, away = [fill for fill in here if fill.own.startswith("embedders.")], ()
+        # what tells `embed` the device: a head of no rows
+        put(model, "lm_head.weight", torch.empty(0, config.hidden_size, dtype=dtype, device=main))
     fill_model(model, shards, here, source, main)
-    _finish(model, main, away)
+    rest = tuple(f"{name}." for name, _ in model.named_children() if name != "embedders")
+    _finish(model, main, rest if embedders_alone else away)
     attach(model, away, main, source)
     if source.strange:
         logger.warning("%s: %d tensors hold NaN or infinity: %s", path, len(source.strange), shown(source.strange))
     if not away:
         shards.close()
+    if not away and not embedders_alone:
         model.join()
     model.compute_dtype = dtype
     described = {"modalities": dict(modalities or {name: {} for name in embedders}), "official": official.to_dict()}

@@ -61,16 +61,23 @@ def load_local(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
     packed_experts: bool = False,
+    embedders_alone: bool = False,
 ) -> LocalModel:
     """Load the checkpoint that `spec` names: our own layout or a published one, which config.json tells.
 
-    packed_experts: keep MXFP4 experts packed; only published checkpoints have them.
+    packed_experts: keep MXFP4 experts packed; only published checkpoints have them. embedders_alone: of a published
+    checkpoint read nothing but the embedders; the model can then only `embed`.
     """
     folder = find_local(spec)
     registry = get_registry()
     if is_official(folder):
         loaded, official, encoders = load_official_folder(
-            folder, registry, dtype=dtype, device=device, packed_experts=packed_experts
+            folder,
+            registry,
+            dtype=dtype,
+            device=device,
+            packed_experts=packed_experts,
+            embedders_alone=embedders_alone,
         )
         return LocalModel(
             name=spec,

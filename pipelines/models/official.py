@@ -26,6 +26,7 @@ def load_official_folder(
     dtype: torch.dtype,
     device: str | torch.device = "cpu",
     packed_experts: bool = False,
+    embedders_alone: bool = False,
 ) -> tuple[Loaded, OfficialConfig, dict[str, Any]]:
     """Model, configuration and encoders of a published directory.
 
@@ -56,6 +57,7 @@ def load_official_folder(
         packed_experts=packed_experts,
         skip=() if published else VISION,
         official=official,
+        embedders_alone=embedders_alone,
     )
     for name in published:
         # computed in the dtype of the model, as it was trained; for embedders of our own float32 is the rule

@@ -89,6 +89,19 @@ def test_what_the_file_holds(place, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["p.safetensors"]
 
 
+def test_only_the_embedders_are_read(place):
+    """A model of many gigabytes must not be loaded for the sake of its smallest part."""
+    local = load_local(str(place / "grafted"), embedders_alone=True)
+    whole = load_local(str(place / "grafted"))
+    read = {name for name, p in local.model.named_parameters() if not p.is_meta and p.numel()}
+    assert read == {name for name, _ in whole.model.named_parameters() if name.startswith("embedders.")}
+    packed = pack(
+        [Stream(spans=tuple(span for _, span in read_prompt(local, words(place))))], local.model.modality_names
+    )
+    with torch.inference_mode():
+        assert torch.equal(local.model.embed(packed), whole.model.embed(packed))
+
+
 @pytest.mark.parametrize(
     ("word", "error", "says"),
     [

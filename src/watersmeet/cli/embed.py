@@ -34,7 +34,7 @@ def embed_command(model: str, inputs: Sequence[str], out: Path, *, dtype: str = 
     from watersmeet.pipelines.models.local import load_local
     from watersmeet.pipelines.models.prompt import read_prompt
 
-    local = load_local(model, dtype=getattr(torch, dtype))
+    local = load_local(model, dtype=getattr(torch, dtype), embedders_alone=True)
     parts = read_prompt(local, inputs)
     if wrong := [span.modality for _, span in parts if bool((span.block >= 0).any())]:
         raise UsageError(
