@@ -195,6 +195,7 @@ class Model(nn.Module):
             real_tokens=packed.T if real_tokens is None else real_tokens,
         )
         hidden_TD = self(packed, record=record)
+        record.closed = True
         supervised_n = ((packed.targets != NO_TARGET) & (packed.weight != 0)).nonzero().squeeze(1)
         weight_n = packed.weight[supervised_n]
         loss_sum, nll_n = linear_cross_entropy(

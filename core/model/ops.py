@@ -26,10 +26,10 @@ class Linear(nn.Linear):
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x * rsqrt(mean(x^2) + eps) * weight over the last axis, float32 inside, dtype of `x` outside."""
-    x32 = x.float()
-    scale = torch.rsqrt(x32.square().mean(-1, keepdim=True) + eps)
-    return (x32 * scale * weight.float()).to(x.dtype)
+    """x * rsqrt(mean(x^2) + eps) * weight over the last axis, at least float32 inside, dtype of `x` outside."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight.to(wide.dtype)).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -46,8 +46,8 @@ class RMSNorm(nn.Module):
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
     """x * rsqrt(sum(x^2) + eps) over the last axis; eps is added to the sum (Kimi Linear report, section on KDA)."""
-    x32 = x.float()
-    return (x32 * torch.rsqrt(x32.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,7 @@ def test_the_bias_picks_but_does_not_weigh(kit):
     torch.testing.assert_close(weight, own / own.sum(1, keepdim=True), rtol=1e-4, atol=1e-6)
 
 
-def test_only_training_counts_and_only_real_tokens(kit):
+def test_pitfall_28_only_training_counts_and_only_real_tokens(kit):
     model = kit.model()
     routers = [m for m in model.modules() if isinstance(m, Router)]
     packed = kit.pack(kit.stream(30, 0), kit.stream(20, 1))
@@ -117,7 +117,7 @@ def test_load_is_counted_by_modality(kit):
     assert out.expert_load[:, text].sum(1).tolist() == [27 * 2] * 3
 
 
-def test_two_halves_reduce_to_the_whole(kit):
+def test_pitfall_28_two_halves_reduce_to_the_whole(kit):
     """What one process counts over two micro-batches, two processes count together."""
     one, first, second = (kit.model() for _ in range(3))
     a, b = kit.pack(kit.stream(40, 0)), kit.pack(kit.stream(25, 1))

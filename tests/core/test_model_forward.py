@@ -21,14 +21,14 @@ def streams(kit):
     return [kit.stream(n, seed) for seed, n in enumerate(LENGTHS)]
 
 
-def test_packed_streams_equal_separate_ones(kit, model, streams):
+def test_pitfall_29_packed_streams_equal_separate_ones(kit, model, streams):
     with torch.inference_mode():
         together = model(kit.pack(*streams)).split(LENGTHS)
         for one, stream in zip(together, streams, strict=True):
             torch.testing.assert_close(one, model(kit.pack(stream)), rtol=1e-4, atol=1e-5)
 
 
-def test_packed_gradients_equal_the_sum_of_separate_ones(kit, streams):
+def test_pitfall_29_packed_gradients_equal_the_sum_of_separate_ones(kit, streams):
     model = kit.model()
     model.loss(kit.pack(*streams)).loss_sum.backward()
     together = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -43,7 +43,7 @@ def test_packed_gradients_equal_the_sum_of_separate_ones(kit, streams):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_later_token_never_changes_an_earlier_result_bitwise(kit, dtype):
+def test_pitfall_6_a_later_token_never_changes_an_earlier_result_bitwise(kit, dtype):
     """Through KDA, attention, norms and experts: which expert later tokens choose must not touch the last bit."""
     model = kit.model().to_dtype(dtype).eval()
     ids = torch.randint(0, 64, (90,), generator=torch.Generator().manual_seed(3)).tolist()
@@ -70,7 +70,7 @@ def test_prefill_in_pieces_equals_the_whole(kit, model, streams, chunk):
 
 
 @pytest.mark.parametrize(("fused", "form"), [(False, None), (True, None), (True, "chunked")])
-def test_decoding_equals_reading(kit, model, streams, fused, form):
+def test_pitfall_5_decoding_equals_reading(kit, model, streams, fused, form):
     """Streams of different lengths, one token each a step; one leaves on the way. With and without native operators."""
     more = torch.randint(0, 64, (4, len(streams)), generator=torch.Generator().manual_seed(8))
     with torch.inference_mode():

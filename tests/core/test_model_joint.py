@@ -88,7 +88,7 @@ def test_files_hold_gate_and_up_of_the_experts_apart(kit, tmp_path):
 
 
 @pytest.mark.parametrize("join", [False, True])
-def test_muon_sees_gate_and_up_as_matrices_of_their_own(kit, join):
+def test_pitfall_42_muon_sees_gate_and_up_as_matrices_of_their_own(kit, join):
     """One update of the joint tensor equals updates of gate and up kept apart, and the state has their names."""
     model = kit.model()
     if join:

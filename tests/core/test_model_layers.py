@@ -102,7 +102,7 @@ def test_latent_attention_equals_its_formula(kit, v_head_dim):
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
 
 
-def test_without_a_mask_attention_does_not_know_the_order(kit):
+def test_pitfall_32_without_a_mask_attention_does_not_know_the_order(kit):
     """Nothing is rotated: one two-way block over all rows makes the layer permutation-equivariant."""
     layer, x = layer_of(kit, LatentAttention), inputs(19)
     order = torch.randperm(19, generator=torch.Generator().manual_seed(1))
@@ -153,7 +153,7 @@ def test_latent_experts_equal_a_loop_over_tokens(kit):
     torch.testing.assert_close(few, wanted[:3], rtol=1e-3, atol=1e-4)
 
 
-def test_zero_queries_read_the_mean_at_step_zero(kit):
+def test_pitfall_15_zero_queries_read_the_mean_at_step_zero(kit):
     """The first feed-forward then reads the mean of the embedding and the first attention output."""
     model = kit.model(lively=False)
     seen = {}
@@ -166,7 +166,7 @@ def test_zero_queries_read_the_mean_at_step_zero(kit):
         torch.testing.assert_close(seen["read"], model.layers[0].post_attention_layernorm(mean), rtol=1e-4, atol=1e-5)
 
 
-def test_initial_values(kit):
+def test_pitfall_14_initial_values(kit):
     model = kit.model(lively=False)
     layer = next(m for m in model.modules() if isinstance(m, KimiDeltaAttention))
     assert not layer.A_log.any()

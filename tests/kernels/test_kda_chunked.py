@@ -76,7 +76,7 @@ def test_float64_is_exact(gate):
     close(run(inputs, "chunked", torch.float64, bound=bound), run(inputs, "reference", torch.float64), 1e-9, 1e-8)
 
 
-def test_packed_equals_separate():
+def test_pitfall_29_packed_equals_separate():
     lengths = [70, 1, 64, 3, 130, 1]
     inputs = make(sum(lengths), N=len(lengths), gate="mixed")
     packed = run(inputs, "chunked", torch.float32, cu_of(lengths))
@@ -97,7 +97,7 @@ def test_packed_equals_separate():
 
 
 @pytest.mark.parametrize("first", [1, 16, 63, 64, 90])
-def test_prefill_then_decode(first):
+def test_pitfall_5_prefill_then_decode(first):
     """A prefix, two chunks of it, then single tokens, equal the whole at once."""
     q, k, v, g, beta, _ = make(96, gate="mid", dtype=torch.float32)
     whole, last = kda(q, k, v, g, beta, output_final_state=True)
@@ -120,7 +120,7 @@ def test_packed_decode_step():
 
 @pytest.mark.parametrize("bound", [-5.0, None])
 @pytest.mark.parametrize("cut", [1, 7, 16, 40, 64, 100])
-def test_later_tokens_change_no_earlier_bit(cut, bound):
+def test_pitfall_6_later_tokens_change_no_earlier_bit(cut, bound):
     """Neither values nor gates of later tokens reach back; gradients of earlier outputs do not see them either."""
     one, two = make(150, gate="mid"), make(150, gate="bound" if bound else "mixed", seed=5)
     results = []
@@ -139,7 +139,7 @@ def test_later_tokens_change_no_earlier_bit(cut, bound):
 
 @pytest.mark.skipif(library(torch.zeros(1)) is None, reason="no C++ compiler here")
 @pytest.mark.parametrize("cut", [1, 16, 40])
-def test_native_later_tokens_change_no_earlier_bit(cut):
+def test_pitfall_6_native_later_tokens_change_no_earlier_bit(cut):
     one, two = make(70, K=16, V=16, gate="mid", dtype=torch.float32), make(70, K=16, V=16, gate="bound", seed=5)
     results = []
     for later in (one, two):

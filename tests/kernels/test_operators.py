@@ -32,7 +32,7 @@ def same(got, want, tol=1e-10):
 # ---- gates
 
 
-def test_gates_differ_and_follow_their_formulas():
+def test_pitfall_1_the_bounded_gate_is_no_clamp_of_the_other():
     z = torch.tensor([4.0, -4.0]).view(1, 1, 2)
     zero = torch.zeros(1)
     bounded = kda_gate(z, zero, torch.zeros(1, 2), lower_bound=-5.0).flatten()
@@ -53,7 +53,7 @@ def test_gate_gradients(bound):
 
 @pytest.mark.parametrize("A", [50.0, 200.0])
 @pytest.mark.parametrize("bound", [-5.0, None])
-def test_saturated_gate_is_finite(A, bound):
+def test_pitfall_8_saturated_gate_is_finite(A, bound):
     z = torch.tensor([-30.0, -1e-3, 0.0, 1e-3, 30.0]).view(1, 1, 5)
     g, grads = gradients(
         lambda z, A, dt: kda_gate(z, A, dt, lower_bound=bound), (z, torch.full((1,), A), torch.zeros(1, 5))
@@ -112,7 +112,7 @@ def test_conv_packed_equals_separate_and_continues():
 # ---- Attention Residuals
 
 
-def test_attnres_zero_query_is_the_mean():
+def test_pitfall_15_zero_query_is_the_mean():
     x = normal(4, 3, 5, 8, dtype=torch.float32)
     torch.testing.assert_close(attnres(x, torch.zeros(8), torch.ones(8), eps=1e-5), x.mean(0))
 
@@ -125,7 +125,7 @@ def test_attnres_matches_definition():
     )
 
 
-def test_attnres_keeps_no_float32_copy_of_the_sources():
+def test_pitfall_16_no_float32_copy_of_the_sources_is_kept():
     x = normal(6, 512, 64, dtype=torch.bfloat16).requires_grad_()
     held = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t) or t, lambda t: t):
@@ -144,7 +144,7 @@ def test_situ(linear_beta):
     same(gradients(lambda g, u: situ_glu(g, u, linear_beta=linear_beta), (gate, up)), want)
 
 
-def test_situ_is_bounded_and_near_swiglu():
+def test_pitfall_22_situ_is_bounded_and_near_swiglu():
     big = torch.full((3,), 1e4)
     assert situ_glu(big, big).max() <= 100.0
     small = 1e-3 * normal(50, dtype=torch.float32)

@@ -47,7 +47,7 @@ def trainer(out, *, val=False, **changes):
     return Trainer(micro_model(), config, Echo(), Echo("val") if val else None, device="cpu", report=lambda line: None)
 
 
-def test_every_parameter_of_the_real_model_is_in_one_group():
+def test_pitfall_41_every_parameter_of_the_real_model_is_in_one_group():
     model = micro_model()
     plans = plan_parameters(model.named_parameters(), model.config)
     assert set(plans) == {name for name, _ in model.named_parameters()}
@@ -121,7 +121,7 @@ def test_accumulated_micro_batches_are_one_big_batch(tmp_path):
         assert torch.allclose(captured[name], expected, atol=1e-5, rtol=1e-3), name
 
 
-def test_balancing_once_a_step_and_never_in_evaluation(tmp_path, monkeypatch):
+def test_pitfall_28_balancing_once_a_step_and_never_in_evaluation(tmp_path, monkeypatch):
     calls = []
     real = Router.update_bias
 
