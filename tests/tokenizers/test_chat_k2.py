@@ -267,6 +267,14 @@ def test_a_template_s_own_words_are_used(official):
     )
 
 
+def test_a_template_that_opens_the_reasoning_by_itself(official):
+    chat = with_template(official, "{{ messages[0].content }}<think>")
+    prompt = chat.encode(conversation(USER)).ids
+    parser = chat.parser(prompt=prompt)
+    parser.feed(chat.vocabulary.encode("why"))
+    assert parser.answer().open_in == "reasoning" and chat.parser().answer().open_in == "content"
+
+
 def named_slots(official):
     specials = official("k2").vocabulary.specials
     return {"added_tokens_decoder": {str(i): {"content": n} for n, i in specials.items() if "reserved" not in n}}

@@ -70,15 +70,19 @@ class Chat:
             return Encoded(ids=encoded.ids, weights=_without_opening(weights, encoded.ids, self, opening))
         return encoded
 
-    def parser(self, options: ChatOptions | None = None, *, text: bool = False) -> StreamParser:
+    def parser(
+        self, options: ChatOptions | None = None, *, text: bool = False, prompt: Sequence[int] = ()
+    ) -> StreamParser:
         """A new parser of the answer to a prompt that `encode` made with these options.
 
-        text: it will be fed text with control names in it (a server's output), instead of ids.
+        text: it will be fed text with control names in it (a server's output), instead of ids. prompt: the prompt's ids,
+        which tell when a template opened the reasoning without having been asked to.
         """
         thinking = (options or ChatOptions()).thinking
         vocabulary = None if text else self.vocabulary
         if self.vocabulary.generation == "k2":
-            return K2Parser(vocabulary, thinking=thinking is True)
+            opened = bool(prompt) and prompt[-1] == self.vocabulary.specials.get(k2.THINK)
+            return K2Parser(vocabulary, thinking=opened or thinking is True)
         return XtmlParser(vocabulary, thinking=thinking is not False)
 
 

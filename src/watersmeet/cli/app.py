@@ -84,7 +84,9 @@ def generate(
     ] = None,
     top_p: Annotated[float | None, typer.Option("--top-p", min=0.0, max=1.0, help="The same.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal texts.")] = 0,
-    chat: Annotated[bool, typer.Option("--chat", help="Answer the prompt, in the model's form of a conversation.")] = False,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Answer the prompt, in the model's form of a conversation.")
+    ] = False,
     messages: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Instead of a prompt: a conversation, perhaps with tools.")
     ] = None,
