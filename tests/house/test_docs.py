@@ -8,11 +8,12 @@ import pytest
 import typer
 
 from watersmeet.cli.app import app
+from watersmeet.core.training.config import config_from_dict
 from watersmeet.plugins import hookspecs
 from watersmeet.plugins.loader import Choice, Found, load_plugin
 
 # pictures of results are made when there is a result
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/layout.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/layout.md", "docs/official.md")
 
 
 def blocks(root, language):
@@ -82,17 +83,31 @@ def test_python_blocks_run_and_the_plugin_loads(root):
 
 def test_toml_blocks_parse(root):
     for _, block in blocks(root, "toml"):
-        assert tomllib.loads(block)["project"]["entry-points"]["watersmeet.plugins"]
+        values = tomllib.loads(block)
+        if "dataset" in values:
+            config_from_dict(values)  # a training recipe
+        else:
+            assert values["project"]["entry-points"]["watersmeet.plugins"]
 
 
 def test_files_that_documents_name_exist(root, rooms):
     missing = []
     for name in DOCUMENTS:
         text = (root / name).read_text(encoding="utf-8")
-        for path in re.findall(rf"(?:{'|'.join(rooms)}|src|configs|examples|docs|scripts)/[\w./-]*\w", text):
+        for path in re.findall(rf"(?<![\w/])(?:{'|'.join(rooms)}|src|configs|examples|docs|scripts|tests)/[\w./-]*\w", text):
             if not (root / path).exists():
                 missing.append(f"{name}: {path}")
     assert missing == []
+
+
+def test_the_tests_that_documents_name_exist(root):
+    named = [
+        found
+        for name in DOCUMENTS
+        for found in re.findall(r"(tests/[\w/]+\.py)::(\w+)", (root / name).read_text(encoding="utf-8"))
+    ]
+    missing = [test for file, test in named if f"def {test}(" not in (root / file).read_text(encoding="utf-8")]
+    assert named and missing == []
 
 
 def test_the_architecture_page_names_every_room_and_package(root, rooms):
