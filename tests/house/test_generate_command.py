@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from watersmeet.__main__ import main
-from watersmeet.cli.generate import Request, openai_answer, sampling
+from watersmeet.cli.generate import Request, sampling
+from watersmeet.cli.talk import openai_answer
 from watersmeet.core.checkpoint import save_checkpoint
 from watersmeet.core.config import preset
 from watersmeet.core.model import Model
@@ -196,7 +197,7 @@ WRONG = [
     (["a", "--effort", "low"], 2, "--effort belongs to a conversation"),
     (["--ids", "x.json", "--chat"], 2, "--ids are continued as they stand"),
     (["a", "--max-new", "0"], 2, "--max-new"),
-    (["--ids", "gone.json"], 1, "gone.json: cannot be read"),
+    (["--ids", "gone.json"], 2, "gone.json: cannot be read"),
     (["--messages", "gone.json"], 1, "gone.json: cannot be read"),
     (["a", "--model", "nanno"], 1, "did you mean 'nano'"),
 ]
@@ -210,14 +211,14 @@ def test_wrong_requests_are_told_before_a_model_is_loaded(words, code, hint, cap
 
 
 FILES = [
-    ("{}", "a dict, expected a list of lists"),
-    ("[]", "an empty list, expected a list of lists"),
-    ("[1, 2]", "list 0 is a int"),
-    ("[[1], []]", "list 1 is an empty list"),
-    ("[[1, -2]]", "list 0 has -2 at 1"),
-    ("[[1, true]]", "list 0 has True at 1"),
-    ("[[1.0]]", "list 0 has 1.0 at 0"),
-    ("[[1], [5, 99999]]", "list 1 has id 99999, but the model has ids 0 to 159"),
+    ("{}", "expected a list of lists"),
+    ("[]", "at least one list"),
+    ("[1, 2]", "expected a list of lists"),
+    ("[[1], []]", "list 1 is empty"),
+    ("[[1, -2]]", "list 0 holds id -2 at place 1"),
+    ("[[1, true]]", "list 0 holds True at place 1"),
+    ("[[1.0]]", "list 0 holds 1.0 at place 0"),
+    ("[[1], [5, 99999]]", "list 1 holds id 99999 at place 1, expected 0..159"),
     ("[[1]", "not JSON"),
     ("[" * 100_000, "not JSON"),
 ]
@@ -228,7 +229,7 @@ def test_wrong_files_of_ids_are_told_before_a_model_is_loaded(content, hint, mod
     monkeypatch.setattr("watersmeet.pipelines.models.local.load_local", lambda *a, **k: pytest.fail("loaded"))
     (tmp_path / "ids.json").write_text(content)
     code, out, err = run(capsys, "--ids", tmp_path / "ids.json", "--model", models / "bare")
-    assert code == 1 and out == "" and hint in err
+    assert code == 2 and out == "" and hint in err
 
 
 def test_a_directory_without_a_tokenizer_reads_ids_only(models, capsys):

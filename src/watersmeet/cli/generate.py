@@ -1,4 +1,5 @@
-"""`watersmeet generate`: continue a text or a conversation on the terminal, or lists of ids as one JSON document."""
+"""`watersmeet generate`: continue a text on the terminal, or lists of ids as one JSON document; conversations are in
+`talk.py`."""
 
 from __future__ import annotations
 
@@ -10,17 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watersmeet.cli.console import show_progress
-from watersmeet.core.errors import DecodeError, UsageError
+from watersmeet.cli.models import DTYPES, read_ids, vocabulary_size
+from watersmeet.core.errors import UsageError
 
 if TYPE_CHECKING:
     from watersmeet.core.generate import GenerateResult
     from watersmeet.pipelines.models.local import LocalModel
-    from watersmeet.tokenizers.chat.chat import Chat
-    from watersmeet.tokenizers.chat.options import ChatOptions
-    from watersmeet.tokenizers.chat.parsing import Answer, StreamParser
 
 DEFAULT_NEW = 256
-_DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +51,19 @@ def generate_command(request: Request) -> None:
     Raises UsageError for options that contradict each other, DecodeError for a file that cannot be read, before the model
     is loaded; then what loading and the chat form raise.
     """
+    from watersmeet.cli.talk import answer, read_messages
+
     _check(request)
-    lists = None if request.ids is None else read_id_lists(request.ids)
-    talk = _messages(request)
+    lists = None if request.ids is None else read_ids(request.ids)
+    talk = None if request.messages is None else read_messages(request.messages)
     import torch
 
     from watersmeet.pipelines.models.local import find_local, load_local
 
     folder = find_local(request.model)
-    if lists is not None:
-        _check_ids(request, lists, folder)
-
+    if request.ids is not None:
+        # the weights take long to read
+        lists = read_ids(request.ids, vocabulary_size(folder))
     with show_progress() as progress:
         progress(f"loading model {request.model}", 0.0)
         local = load_local(
@@ -75,7 +75,7 @@ def generate_command(request: Request) -> None:
     if lists is not None:
         _continue_ids(request, local, lists)
     elif request.chat or talk is not None:
-        _chat(request, local, talk)
+        answer(request, local, talk)
     else:
         _continue_text(request, local)
 
@@ -89,8 +89,8 @@ def _check(request: Request) -> None:
         raise UsageError(f"generate got {found} to continue, expected one of {', '.join(_SOURCES)}")
     if request.greedy and (request.temperature or request.top_p not in (None, 1.0)):
         raise UsageError("--greedy contradicts --temperature and --top-p; leave either out")
-    if request.dtype not in _DTYPES:
-        raise UsageError(f"--dtype is {request.dtype}, expected one of {', '.join(_DTYPES)}")
+    if request.dtype not in DTYPES:
+        raise UsageError(f"--dtype is {request.dtype}, expected one of {', '.join(DTYPES)}")
     talking = request.chat or request.messages is not None
     for name, value in (("--system", request.system), ("--thinking", request.thinking), ("--effort", request.effort)):
         if value is not None and not talking:
@@ -102,58 +102,6 @@ def _check(request: Request) -> None:
 
 
 _SOURCES = {"a prompt": "prompt", "--ids FILE": "ids", "--messages FILE": "messages"}
-
-
-def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises DecodeError when there is none."""
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise DecodeError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise DecodeError(f"{path}: not JSON ({error})") from error
-
-
-def read_id_lists(path: Path) -> list[list[int]]:
-    """The lists of ids in a file. Raises DecodeError naming the list and the value that does not fit."""
-    found = read_json(path)
-    if not isinstance(found, list) or not found:
-        raise DecodeError(f"{path}: holds {_kind(found)}, expected a list of lists of ids")
-    for index, ids in enumerate(found):
-        if not isinstance(ids, list) or not ids:
-            raise DecodeError(f"{path}: list {index} is {_kind(ids)}, expected a list of at least one id")
-        for place, value in enumerate(ids):
-            if type(value) is not int or value < 0:
-                raise DecodeError(f"{path}: list {index} has {value!r} at {place}, expected an id")
-    return found
-
-
-def _check_ids(request: Request, lists: Sequence[Sequence[int]], folder: Path) -> None:
-    """Refuse ids that the model does not have before its weights are read; what is odd in the file, loading tells."""
-    raw = read_json(folder / "config.json")
-    text = raw.get("text_config", raw) if isinstance(raw, dict) else {}
-    size = text.get("vocab_size") if isinstance(text, dict) else None
-    for number, ids in enumerate(lists):
-        if isinstance(size, int) and (highest := max(ids)) >= size:
-            raise DecodeError(f"{request.ids}: list {number} has id {highest}, but the model has ids 0 to {size - 1}")
-
-
-def _kind(value: Any) -> str:
-    return "an empty list" if value == [] else f"a {type(value).__name__}"
-
-
-def _messages(request: Request) -> Any:
-    """The conversation of --messages: a list of OpenAI-style messages, or an object with `messages` and `tools`."""
-    if request.messages is None:
-        return None
-    from watersmeet.tokenizers.chat.messages import conversation
-
-    found = read_json(request.messages)
-    if isinstance(found, dict):
-        if unknown := sorted(set(found) - {"messages", "tools"}):
-            raise DecodeError(f"{request.messages}: has a field {unknown[0]!r}, expected messages and tools")
-        return conversation(found.get("messages"), found.get("tools"))
-    return conversation(found)
 
 
 # ---- choosing ids -------------------------------------------------------------------------------------------------
@@ -176,7 +124,7 @@ def sampling(request: Request, files: Mapping[str, bytes]) -> tuple[float, float
     return pick(request.temperature, "temperature"), pick(request.top_p, "top_p")
 
 
-def _write(
+def write_ids(
     request: Request,
     local: LocalModel,
     ids: Sequence[int],
@@ -204,16 +152,16 @@ def _write(
     return result
 
 
-def _whole(result: GenerateResult) -> list[int]:
+def whole(result: GenerateResult) -> list[int]:
     """What the model wrote, the id that stopped it included, as other programs count it."""
     return [*result.ids, *([] if result.stop_id is None else [result.stop_id])]
 
 
-def _print_json(document: Mapping[str, Any]) -> None:
+def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
-def _settings(request: Request, local: LocalModel, stop_ids: Sequence[int]) -> dict[str, Any]:
+def settings(request: Request, local: LocalModel, stop_ids: Sequence[int]) -> dict[str, Any]:
     temperature, top_p = sampling(request, local.files)
     return {
         "model": request.model,
@@ -226,7 +174,7 @@ def _settings(request: Request, local: LocalModel, stop_ids: Sequence[int]) -> d
     }
 
 
-# ---- the three kinds of request -----------------------------------------------------------------------------------
+# ---- ids and texts --------------------------------------------------------------------------------------------------
 
 
 def _continue_ids(request: Request, local: LocalModel, lists: Sequence[Sequence[int]]) -> None:
@@ -236,23 +184,23 @@ def _continue_ids(request: Request, local: LocalModel, lists: Sequence[Sequence[
     with show_progress() as progress:
         for number, ids in enumerate(lists):
             progress(f"continuing list {number + 1} of {len(lists)}", number / len(lists))
-            results.append(_write(request, local, ids, stop_ids))
+            results.append(write_ids(request, local, ids, stop_ids))
     if not request.as_json:
         for result in results:
-            print(" ".join(map(str, _whole(result))), flush=True)
+            print(" ".join(map(str, whole(result))), flush=True)
         return
-    _print_json(
+    print_json(
         {
-            "ids": [_whole(result) for result in results],
+            "ids": [whole(result) for result in results],
             "prompt_lengths": [len(ids) for ids in lists],
             "stopped_by": [result.stop_id for result in results],
             "logprobs": [result.logprob for result in results],
-            **_settings(request, local, stop_ids),
+            **settings(request, local, stop_ids),
         }
     )
 
 
-def _encoder(local: LocalModel) -> Any:
+def text_encoder(local: LocalModel) -> Any:
     encoder = local.encoders.get(local.model.config.output_modality)
     if encoder is None:
         raise UsageError(
@@ -285,14 +233,14 @@ class Shown:
         self._out(self._utf8.decode(b"", final=True))
 
 
-def _to_stdout(text: str) -> None:
+def to_stdout(text: str) -> None:
     if text:
         sys.stdout.write(text)
         sys.stdout.flush()
 
 
 def _continue_text(request: Request, local: LocalModel) -> None:
-    encoder = _encoder(local)
+    encoder = text_encoder(local)
     ids = encoder.encode_ids(request.prompt)
     if not ids:
         if encoder.bos_id < 0:
@@ -301,133 +249,23 @@ def _continue_text(request: Request, local: LocalModel) -> None:
     # a base model ends a text with the tokenizer's own id, whichever one the configuration names for messages
     stop_ids = tuple(dict.fromkeys([*local.stop_ids, *([encoder.eos_id] if encoder.eos_id >= 0 else [])]))
     parts: list[str] = []
-    shown = Shown(encoder, parts.append if request.as_json else _to_stdout)
+    shown = Shown(encoder, parts.append if request.as_json else to_stdout)
 
     def on_id(index: int) -> None:
         if request.ignore_eos or index not in stop_ids:
             shown(index)
 
     try:
-        result = _write(request, local, ids, stop_ids, on_id)
+        result = write_ids(request, local, ids, stop_ids, on_id)
     finally:
         shown.close()
         if not request.as_json:
-            _to_stdout("\n")
+            to_stdout("\n")
     if request.as_json:
         document = {
             "text": "".join(parts),
             "prompt_ids": list(ids),
-            "ids": _whole(result),
+            "ids": whole(result),
             "stopped_by": result.stop_id,
         }
-        _print_json({**document, "logprob": result.logprob, **_settings(request, local, stop_ids)})
-
-
-def _chat(request: Request, local: LocalModel, talk: Any) -> None:
-    from watersmeet.tokenizers.chat.chat import chat_of
-    from watersmeet.tokenizers.chat.messages import conversation
-    from watersmeet.tokenizers.chat.options import ChatOptions
-
-    chat = chat_of(_encoder(local))
-    if talk is None:
-        system = [] if request.system is None else [{"role": "system", "content": request.system}]
-        talk = conversation([*system, {"role": "user", "content": request.prompt}])
-    thinks = request.thinking is not False
-    options = ChatOptions(thinking=request.thinking, effort=request.effort or (chat.default_effort if thinks else None))
-    prompt = chat.encode(talk, options).ids
-    stop_ids = tuple(dict.fromkeys([*local.stop_ids, chat.end_id]))
-    parser = chat.parser(options, prompt=prompt)
-    told = _Told(quiet=request.as_json)
-
-    def on_id(index: int) -> None:
-        told(parser.feed(index))
-
-    try:
-        result = _write(request, local, prompt, stop_ids, on_id)
-    finally:
-        told(parser.close())
-        told.close()
-    _finish_chat(request, local, parser, prompt, result, options, chat)
-
-
-def _finish_chat(
-    request: Request,
-    local: LocalModel,
-    parser: StreamParser,
-    prompt: Sequence[int],
-    result: GenerateResult,
-    options: ChatOptions,
-    chat: Chat,
-) -> None:
-    answer = parser.answer()
-    message = openai_answer(answer)
-    if request.as_json:
-        stop_ids = tuple(dict.fromkeys([*local.stop_ids, chat.end_id]))
-        document = {"message": message, "finished": answer.finished, "prompt_ids": list(prompt), "ids": _whole(result)}
-        document |= {"stopped_by": result.stop_id, "logprob": result.logprob, "thinking": options.thinking}
-        _print_json({**document, "effort": options.effort, **_settings(request, local, stop_ids)})
-        return
-    for call in message.get("tool_calls", []):
-        _print_json(call)
-    for fault in answer.faults:
-        print(f"warning: {fault.reason}: {fault.text[:80]!r}", file=sys.stderr)
-    if not answer.finished:
-        where = {"call": "inside a tool call", "between": "between two parts"}.get(str(answer.open_in), answer.open_in)
-        print(f"warning: cut after {len(_whole(result))} ids, {where}; --max-new gives it more", file=sys.stderr)
-
-
-def openai_answer(answer: Answer) -> dict[str, Any]:
-    """An answer as an OpenAI-style message; only complete calls are in it."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.content}
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.calls:
-        message["tool_calls"] = [
-            {
-                "id": call.id or f"call_{index}",
-                "type": "function",
-                "function": {
-                    "name": call.name,
-                    "arguments": call.arguments
-                    if isinstance(call.arguments, str)
-                    else json.dumps(call.arguments, ensure_ascii=False),
-                },
-            }
-            for index, call in enumerate(answer.calls)
-        ]
-    return message
-
-
-class _Told:
-    """Shows events while they come: the answer on stdout, the reasoning on stderr."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._reasoned = self._answered = False
-
-    def __call__(self, events: Sequence[Any]) -> None:
-        from watersmeet.tokenizers.chat.parsing import Content, Reasoning
-
-        for event in events:
-            if self._quiet:
-                continue
-            if isinstance(event, Reasoning):
-                sys.stderr.write(event.text)
-                sys.stderr.flush()
-                self._reasoned = True
-            elif isinstance(event, Content):
-                self._end_reasoning()
-                _to_stdout(event.text)
-                self._answered = True
-
-    def _end_reasoning(self) -> None:
-        if self._reasoned:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
-            self._reasoned = False
-
-    def close(self) -> None:
-        """End the last line."""
-        self._end_reasoning()
-        if self._answered:
-            _to_stdout("\n")
+        print_json({**document, "logprob": result.logprob, **settings(request, local, stop_ids)})

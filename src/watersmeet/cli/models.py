@@ -183,7 +183,7 @@ def read_ids(path: Path, vocab: int | None = None) -> list[list[int]]:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({error}); expected a list of lists of ids, e.g. [[1, 2, 3]]") from error
     if not isinstance(found, list) or not found or not all(isinstance(ids, list) for ids in found):
         raise UsageError(f"{path}: expected a list of lists of ids with at least one list, e.g. [[1, 2, 3]]")
@@ -213,7 +213,7 @@ def logits_command(spec: str, ids_file: Path, out: Path, *, dtype: str, cache: b
     from watersmeet.pipelines.models.local import find_local, load_local
 
     # before the weights are read, because that takes long
-    vocab = _vocabulary(find_local(spec))
+    vocab = vocabulary_size(find_local(spec))
     many = read_ids(ids_file, vocab)
     model = load_local(spec, dtype=getattr(torch, dtype), packed_experts=packed).model
     read = _step_by_step if cache else _at_once
@@ -229,7 +229,8 @@ def logits_command(spec: str, ids_file: Path, out: Path, *, dtype: str, cache: b
     return f"{out}: logits of {tokens} tokens in {len(many)} list{'s' if len(many) > 1 else ''}, {vocab} ids each"
 
 
-def _vocabulary(folder: Path) -> int:
+def vocabulary_size(folder: Path) -> int:
+    """Number of ids of the model in a folder of either layout, by its configuration."""
     from watersmeet.core.official.load import is_official, read_official_config
 
     if is_official(folder):
