@@ -137,12 +137,8 @@ def in_their_names(tensors):
             theirs = theirs.replace("experts.w13", "experts.gate_up_proj").replace("experts.w2", "experts.down_proj")
             for own in ("A_log", "dt_bias", "f_a_proj", "f_b_proj"):
                 theirs = theirs.replace(f"self_attn.{own}", f"self_attn.forget_gate.{own}")
-            out[theirs] = tensor[None, None, :, None] if own_is_decay(name) else tensor
+            out[theirs] = tensor[None, None, :, None] if name.endswith("A_log") else tensor
     return out
-
-
-def own_is_decay(name):
-    return name.endswith("A_log")
 
 
 @contextmanager
@@ -204,6 +200,7 @@ def parity():
         linear=LINEAR,
         ours=ours,
         pair=pair,
+        peer=peer_of,
         theirs=in_their_names,
         forced=forced_routing,
         picks=peer_picks,

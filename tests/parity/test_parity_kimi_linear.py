@@ -122,6 +122,28 @@ def test_pitfall_30_two_sequences_are_two_rows_of_a_batch(parity, pair):
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("part", ["kv_a_proj_with_mqa", "q_a_proj", "q_proj", "k_proj", "embedders"])
+def test_pitfall_40_small_activations_show_where_every_eps_stands(parity, part):
+    """With rows of about 1e-3 before a norm its eps decides: 1e-6 in latents and unit vectors, 1e-5 in layers."""
+    model = parity.ours(parity.linear.replace(q_lora_rank=20), seed=30)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if f"{part}." in name:
+                parameter.mul_(1e-3)
+    peer = parity.peer(model.config)
+    peer.load_state_dict(parity.theirs(model.state_dict()))
+    ids = parity.ids(65, seed=11)
+    with torch.no_grad():
+        wanted, picks = parity.picks(peer, ids)
+        with parity.forced(model, picks):
+            got = model.logits(model(parity.packed(ids)))
+            torch.testing.assert_close(got, wanted, rtol=0, atol=2e-4)
+            cache = model.new_cache(1)
+        with model.fused():
+            steps = torch.cat([model.logits(model.step(model.embed_ids(token[None]), cache)) for token in ids])
+        torch.testing.assert_close(steps, wanted, rtol=0, atol=2e-4)
+
+
 def relative(a, b):
     return ((a.float() - b.float()).norm() / b.float().norm()).item()
 
