@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from watersmeet.core.checkpoint import Loaded
+from watersmeet.core.checkpoint import PROCESSOR, Loaded
 from watersmeet.core.errors import CheckpointError
 from watersmeet.core.model import Model
 from watersmeet.core.model.moe import LatentMoE, Router
@@ -136,7 +136,8 @@ def carried_files(path: Path) -> dict[str, bytes]:
     """Files beside the weights: tokenizer, templates, settings, licence."""
     out = {}
     for entry in sorted(path.iterdir()):
-        own = entry.name in ("config.json", INDEX) or entry.name.startswith(".")
+        # processor.json tells of embedders that were added to this directory, and only to this one
+        own = entry.name in ("config.json", INDEX, PROCESSOR) or entry.name.startswith(".")
         weights = entry.name.endswith((".safetensors", ".gguf", ".index.json", *PICKLES))
         if entry.is_file() and not own and not weights and entry.stat().st_size <= _CARRIED:
             out[entry.name] = entry.read_bytes()

@@ -93,8 +93,14 @@ def load_local(
     loaded = load_checkpoint(folder, registry.embedder, dtype=dtype)
     loaded.model.to(device).eval()
     modalities = loaded.processor["modalities"]
-    encoders = {name: registry.encoder(name, settings, files=loaded.files) for name, settings in modalities.items()}
     kept = loaded.processor.get("official")
+    # a model that came from a published directory without tokenizer files reads ids alone, as it did there
+    wordless = kept is not None and "model" not in modalities.get("text", {"model": ""})
+    encoders = {
+        name: registry.encoder(name, settings, files=loaded.files)
+        for name, settings in modalities.items()
+        if name != "text" or not wordless
+    }
     described = None if kept is None else OfficialConfig.from_dict(kept, loaded.config)
     ends = getattr(encoders.get(loaded.config.output_modality), "eos_id", -1)
     return LocalModel(

@@ -11,7 +11,7 @@ from typing import Any
 from watersmeet.core.checkpoint import Loaded
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.errors import CheckpointError, PluginError
-from watersmeet.core.graft import add_grafted, read_processor
+from watersmeet.core.graft import add_grafted, grafted_names, read_processor
 from watersmeet.core.official.load import carried_files, is_official, read_official_config
 from watersmeet.core.official.shards import Shards
 from watersmeet.plugins.registry import get_registry
@@ -34,18 +34,18 @@ def model_facts(folder: Path) -> Facts:
 
     Raises CheckpointError or ConfigError naming what is wrong with it.
     """
-    added = read_processor(folder)["processor"]["modalities"]
     if not is_official(folder):
         try:
             config = ModelConfig.from_json((folder / "config.json").read_text(encoding="utf-8"))
         except OSError as error:
             raise CheckpointError(f"{folder / 'config.json'}: cannot be read ({error.strerror})") from error
-        return Facts(hidden_size=config.hidden_size, modalities=tuple(added), official=False)
+        names = tuple(read_processor(folder)["processor"]["modalities"])
+        return Facts(hidden_size=config.hidden_size, modalities=names, official=False)
     shards = Shards(folder)
     official = read_official_config(folder, shards)
     published = published_modalities(shards.shapes, official.raw, carried_files(folder))
-    names = dict.fromkeys((TEXT, *published, *added))
-    return Facts(hidden_size=official.model.hidden_size, modalities=tuple(names), official=True)
+    names = tuple(dict.fromkeys((TEXT, *published, *grafted_names(folder))))
+    return Facts(hidden_size=official.model.hidden_size, modalities=names, official=True)
 
 
 def published_modalities(

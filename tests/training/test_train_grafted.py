@@ -103,13 +103,17 @@ def torch_free_rng():
     return np.random.default_rng(0)
 
 
-def test_a_run_can_start_from_a_model_and_train_all_of_it(tmp_path):
-    vocab = native_base(tmp_path / "base")
+@pytest.mark.parametrize("layout", ["native", "official"])
+def test_a_run_can_start_from_a_model_and_train_all_of_it(tmp_path, layout):
+    if layout == "native":
+        vocab = native_base(tmp_path / "base")
+    else:
+        vocab = random_kimi_linear(tmp_path / "base").model.vocab_size
     graft_command(str(tmp_path / "base"), "image", tmp_path / "grafted", assignments=SETTINGS)
     changes = {"trainable": (), "schedule.steps": 2}
     run_recipe(recipe(tmp_path / "grafted", tmp_path / "run", vocab, **changes), device="cpu", report=lambda line: None)
     local = load_local(str(tmp_path / "run" / "model"))
-    assert set(local.encoders) == {"text", "image"} and not (tmp_path / "run/model/embedders.safetensors").exists()
+    assert set(local.model.embedders) == {"text", "image"} and not (tmp_path / "run/model/embedders.safetensors").exists()
 
 
 def test_what_does_not_fit_is_told(tmp_path):
