@@ -30,8 +30,8 @@ class OfficialConfig:
     """What a published config.json says.
 
     family: "kimi_linear" or "kimi_k3", by fields. model: its graph; `output_modality` is still open. eos_ids: every id
-    that ends an output. prefix: what stands before the names of the trunk's tensors. raw: the file as it was, {} for a
-    model that never had one.
+    that ends an output. prefix: what stands before the names of the trunk's tensors. decay_shape: how `A_log` is stored,
+    where that is known. raw: the file as it was, {} for a model that never had one.
     """
 
     family: str
@@ -41,6 +41,7 @@ class OfficialConfig:
     pad_id: int | None = None
     max_positions: int | None = None
     prefix: str = "model."
+    decay_shape: tuple[int, ...] | None = None
     raw: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -56,12 +57,18 @@ class OfficialConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; the graph is left to `raw` or to the model's own configuration."""
         names = ("family", "bos_id", "pad_id", "max_positions", "prefix", "raw")
-        return {**{name: getattr(self, name) for name in names}, "eos_ids": list(self.eos_ids)}
+        listed = {
+            "eos_ids": list(self.eos_ids),
+            "decay_shape": None if self.decay_shape is None else list(self.decay_shape),
+        }
+        return {**{name: getattr(self, name) for name in names}, **listed}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], model: ModelConfig) -> OfficialConfig:
         """The inverse of `to_dict` for a model of this graph."""
-        return cls(model=model, **{**values, "eos_ids": tuple(values["eos_ids"])})
+        decay = values.get("decay_shape")
+        fixed = {"eos_ids": tuple(values["eos_ids"]), "decay_shape": None if decay is None else tuple(decay)}
+        return cls(model=model, **{**values, **fixed})
 
 
 def read_config(
@@ -101,8 +108,16 @@ def read_config(
         pad_id=_one_id(text, raw, "pad_token_id"),
         max_positions=reader.positions(),
         prefix=prefix,
+        decay_shape=_decay_shape(names),
         raw=deepcopy(raw),
     )
+
+
+def _decay_shape(names: Mapping[str, Any] | Iterable[str] | None) -> tuple[int, ...] | None:
+    """The shape in which the first decay is stored, where shapes are known."""
+    if not isinstance(names, Mapping):
+        return None
+    return next((tuple(shape) for name, shape in names.items() if name.endswith(".self_attn.A_log")), None)
 
 
 def write_config(official: OfficialConfig, *, mxfp4: bool = False, dtype: str = "bfloat16") -> dict[str, Any]:

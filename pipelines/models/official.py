@@ -15,7 +15,9 @@ from watersmeet.core.official.shards import Shards
 from watersmeet.pipelines.models.modalities import add_grafted_modalities, published_modalities
 from watersmeet.plugins.registry import Registry
 
-RANKS = "tiktoken.model"
+RANKS, PIECES = "tiktoken.model", "tokenizer.model"
+"""Vocabularies of text: the releases' own, and sentencepiece's in exports of models of our own layout."""
+
 VISION = ("vision_tower.", "mm_projector.")
 
 
@@ -41,7 +43,7 @@ def load_official_folder(
     modalities = modality_settings(official, files) | published
     encoders = {}
     for name, settings in modalities.items():
-        if name != "text" or RANKS in files:
+        if name != "text" or "model" in settings:
             encoders[name] = registry.encoder(name, settings, files=files)
             modalities[name] = encoders[name].settings
     with torch.device("meta"):
@@ -74,4 +76,6 @@ def modality_settings(official: OfficialConfig, files: Mapping[str, bytes]) -> d
     text: dict[str, Any] = {"vocab_size": official.model.vocab_size}
     if RANKS in files:
         text |= {"tokenizer": "tiktoken", "model": RANKS, "family": official.family}
+    elif PIECES in files:
+        text |= {"model": PIECES}
     return {"text": text}

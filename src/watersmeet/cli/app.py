@@ -183,6 +183,22 @@ def models_logits(
 
 
 @app.command()
+def export(
+    model: Annotated[str, typer.Option(metavar="MODEL", help="nano or a model folder of either layout.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The new model folder.")],
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="auto (as stored, bfloat16 for our own layout), bfloat16 or float32.")
+    ] = "auto",
+    mxfp4: Annotated[bool, typer.Option("--mxfp4", help="Routed experts in MXFP4.")] = False,
+    rule: Annotated[str, typer.Option(metavar="RULE", help="Scales of MXFP4: packer or floor.")] = "packer",
+) -> None:
+    """Write a model in the published layout, for other engines; reads it back and compares."""
+    from watersmeet.cli.export import export_command
+
+    _print(export_command(model, out, dtype=dtype, mxfp4=mxfp4, rule=rule))
+
+
+@app.command()
 def plugins(
     strict: Annotated[bool, typer.Option("--strict", help="Fail when a plugin failed to load.")] = False,
 ) -> None:
@@ -268,6 +284,19 @@ def bench_kda() -> None:
     from watersmeet.cli.bench_kda import run as run_bench
 
     run_bench()
+
+
+@bench_app.command("model")
+def bench_model(
+    size: Annotated[list[str] | None, typer.Option("--size", help="4m or 100m; both when left out.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="float32 or bfloat16; both when left out.")] = None,
+    tokens: Annotated[int, typer.Option(help="Length of the prompt that is read.")] = 4096,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all numbers.")] = None,
+) -> None:
+    """Decoding, reading and memory of whole models beside the peer's."""
+    from watersmeet.cli.bench_model import run as run_bench
+
+    run_bench(sizes=size or (), dtypes=dtype or (), tokens=tokens, json_file=json_file)
 
 
 @bench_app.command("screenshot-to-code")
