@@ -74,7 +74,7 @@ def _experts(moe: LatentMoE) -> Values:
 
 
 def _layer(layer: DecoderLayer, first: bool, activation: Values) -> Values:
-    values = {"mixer_norm": layer.input_layernorm.weight, "ffn_norm": layer.post_attention_layernorm.weight}
+    values: Values = {"mixer_norm": layer.input_layernorm.weight, "ffn_norm": layer.post_attention_layernorm.weight}
     if layer.block is not None:
         values["ffn_query"] = _query(layer.mlp_res_norm, layer.mlp_res_proj)
         if not first:

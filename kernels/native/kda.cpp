@@ -216,6 +216,7 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
                     int H, int K, int V, float scale, const float* initial, float* final, T* o, int threads) {
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         Chunk chunk(K, V);
         std::vector<float> S(K * V), out(C * V);
 #pragma omp for schedule(dynamic, 1)
@@ -250,6 +251,7 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                      int threads) {
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         Chunk chunk(K, V);
         const int size = K * V;
         std::vector<float> S(size), states, dS(size), dST(size), dO(C * V), dY(C * V), YT(V * C), dP(C * C), dA(C * C);

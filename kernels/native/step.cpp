@@ -82,6 +82,7 @@ static void through(const Layer* layers, int count, const T* x, T* y, const floa
     board.score.resize(N * experts);
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         const Share share{omp_get_thread_num(), omp_get_num_threads()};
         Stream stream(N, D, eps, blocks);
         for (int64_t i = 0; i < N * D; i++) stream.run[i] = up(x[i]);

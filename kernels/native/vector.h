@@ -2,9 +2,6 @@
 #pragma once
 #include "common.h"
 
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 #ifdef __AVX512F__
 constexpr int W = 16;
 #else

@@ -299,6 +299,19 @@ def bench_model(
     run_bench(sizes=size or (), dtypes=dtype or (), tokens=tokens, json_file=json_file)
 
 
+@bench_app.command("model")
+def bench_model(
+    size: Annotated[list[str] | None, typer.Option("--size", help="4m or 100m; both when left out.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="float32 or bfloat16; both when left out.")] = None,
+    tokens: Annotated[int, typer.Option(help="Length of the prompt that is read.")] = 4096,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all numbers.")] = None,
+) -> None:
+    """Decoding, reading and memory of whole models beside the peer's."""
+    from watersmeet.cli.bench_model import run as run_bench
+
+    run_bench(sizes=size or (), dtypes=dtype or (), tokens=tokens, json_file=json_file)
+
+
 @bench_app.command("screenshot-to-code")
 def bench_screenshot_to_code(
     model: Annotated[
