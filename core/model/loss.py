@@ -26,24 +26,28 @@ class _LinearCrossEntropy(torch.autograd.Function):
         matrix = head_VD.to(hidden_nD.dtype)
         nll_n = torch.empty(len(hidden_nD), dtype=torch.float32, device=hidden_nD.device)
         grad_hidden = torch.empty_like(hidden_nD) if learn else None
-        grad_head = torch.zeros_like(head_VD, dtype=torch.float32) if learn else None
+        # a frozen head would cost a float32 copy of itself for nothing
+        learn_head = learn and ctx.needs_input_grad[1]
+        grad_head = torch.zeros_like(head_VD, dtype=torch.float32) if learn_head else None
         for start in range(0, len(hidden_nD), ROWS):
             piece = slice(start, start + ROWS)
             hidden = hidden_nD[piece]
             logits = hidden @ matrix.T
             nll_n[piece] = cross_entropy_rows(logits, target_n[piece], weight_n[piece] if learn else None)
-            if grad_hidden is not None and grad_head is not None:
+            if grad_hidden is not None:
                 torch.mm(logits, matrix, out=grad_hidden[piece])  # by now the gradient of the logits
+            if grad_head is not None:
                 grad_head += logits.T @ hidden
-        if grad_hidden is not None and grad_head is not None:
-            ctx.save_for_backward(grad_hidden, grad_head.to(head_VD.dtype))
+        if grad_hidden is not None:
+            ctx.save_for_backward(grad_hidden, None if grad_head is None else grad_head.to(head_VD.dtype))
         ctx.mark_non_differentiable(nll_n)
         return (nll_n * weight_n).sum(), nll_n
 
     @staticmethod
     def backward(ctx: Any, grad_sum: Tensor, _grad_nll: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grad_hidden, grad_head = ctx.saved_tensors
-        return grad_hidden * grad_sum.to(grad_hidden.dtype), grad_head * grad_sum, None, None, None
+        head = None if grad_head is None else grad_head * grad_sum
+        return grad_hidden * grad_sum.to(grad_hidden.dtype), head, None, None, None
 
 
 def linear_cross_entropy(

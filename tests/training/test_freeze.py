@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from watersmeet.core.errors import CheckpointError, ConfigError
+from watersmeet.core.model.loss import linear_cross_entropy
 from watersmeet.core.training import state
 from watersmeet.core.training.config import config_from_dict
 from watersmeet.core.training.freeze import train_only
@@ -100,3 +101,18 @@ def test_layers_can_be_named_and_a_name_that_fits_nothing_is_refused():
     everything = micro_model()
     train_only(everything, [])
     assert all(p.requires_grad for p in everything.parameters())
+
+
+def test_a_frozen_head_is_only_read():
+    generator = torch.Generator().manual_seed(0)
+    hidden, head = (torch.randn(n, 8, generator=generator) for n in (700, 12))
+    target, weight = torch.randint(0, 12, (700,), generator=generator), torch.rand(700, generator=generator)
+    grads = []
+    for learns in (True, False):
+        x, w = hidden.clone().requires_grad_(), head.clone().requires_grad_(learns)
+        linear_cross_entropy(x, w, target, weight)[0].backward()
+        assert (w.grad is not None) == learns
+        grads.append(x.grad)
+    x = hidden.clone().requires_grad_()
+    (torch.nn.functional.cross_entropy(x @ head.T, target, reduction="none") * weight).sum().backward()
+    assert torch.equal(grads[0], grads[1]) and torch.allclose(grads[0], x.grad, atol=1e-5)
