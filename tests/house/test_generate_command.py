@@ -1,5 +1,6 @@
 """`watersmeet generate` with our own and with published directories: texts, conversations, lists of ids."""
 
+import base64
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import time
 
 import pytest
 import torch
+from PIL import Image
 
 from watersmeet.__main__ import main
 from watersmeet.cli.generate import Request, sampling
@@ -172,6 +174,44 @@ def test_the_checkpoint_s_template_and_a_file_of_messages(models, capsys, tmp_pa
         (tmp_path / "talk.json").write_text(json.dumps(content))
         again = document(capsys, "--messages", tmp_path / "talk.json", "--model", models / "linear", "--max-new", 3)
         assert again["ids"] == found["ids"] and again["prompt_ids"] == found["prompt_ids"]
+
+
+def test_pictures_of_a_conversation(models, capsys, tmp_path):
+    assert main(["graft", "--base", str(models / "k3"), "--modality", "image", "--out", str(tmp_path / "seeing")]) == 0
+    Image.effect_noise((90, 50), 40).convert("RGB").save(tmp_path / "a.png")
+    address = "data:image/png;base64," + base64.b64encode((tmp_path / "a.png").read_bytes()).decode()
+
+    def ask(source, model):
+        parts = [{"type": "text", "text": "See "}, {"type": "image_url", "image_url": {"url": source}}]
+        (tmp_path / "talk.json").write_text(json.dumps([{"role": "user", "content": parts}]))
+        return ["--messages", tmp_path / "talk.json", "--model", model, "--max-new", 4, "--greedy"]
+
+    capsys.readouterr()
+    found = document(capsys, *ask(str(tmp_path / "a.png"), tmp_path / "seeing"))
+    local = load_local(str(tmp_path / "seeing"))
+    vocabulary = local.encoders["text"].vocabulary
+    [span] = local.encoders["image"].encode(tmp_path / "a.png")
+    pad = vocabulary.symbol_id("<|media_pad|>")
+    first = found["prompt_ids"].index(pad)
+    assert found["prompt_ids"].count(pad) == span.n and set(found["prompt_ids"][first : first + span.n]) == {pad}
+    assert "image 90x50" in vocabulary.bytes_of(found["prompt_ids"]).decode()
+    # the same prompt put together here gives the same first id
+    ids = [torch.tensor(found["prompt_ids"][:first]), torch.tensor(found["prompt_ids"][first + span.n :])]
+    text = [Span(modality="text", data=part, key=content_key(part)) for part in ids]
+    packed = pack([Stream(spans=(text[0], span, text[1]))], local.model.modality_names)
+    with torch.inference_mode():
+        assert int(local.model.logits(local.model(packed)[-1]).argmax()) == found["ids"][0]
+    assert document(capsys, *ask(address, tmp_path / "seeing"))["ids"] == found["ids"]
+    wrong = [
+        ("https://example.org/a.png", tmp_path / "seeing", 1, "from where nothing is fetched"),
+        ("data:image/png,abc", tmp_path / "seeing", 1, "expected data:"),
+        ("data:image/png;base64,?", tmp_path / "seeing", 1, "no base64"),
+        (str(tmp_path / "gone.png"), tmp_path / "seeing", 1, "gone.png"),
+        (str(tmp_path / "a.png"), models / "k3", 2, "no modality of it reads pictures"),
+    ]
+    for source, model, code, hint in wrong:
+        got, _, err = run(capsys, *ask(source, model))
+        assert got == code and hint in err.splitlines()[-1], err
 
 
 def test_an_answer_as_a_message():

@@ -16,6 +16,7 @@ from watersmeet.core.errors import UsageError
 
 if TYPE_CHECKING:
     from watersmeet.core.generate import GenerateResult
+    from watersmeet.core.stream import Span
     from watersmeet.pipelines.models.local import LocalModel
 
 DEFAULT_NEW = 256
@@ -131,17 +132,31 @@ def write_ids(
     stop_ids: Sequence[int],
     on_id: Callable[[int], None] | None = None,
 ) -> GenerateResult:
+    """Continue one list of ids as the request says."""
     import torch
 
-    from watersmeet.core.generate import generate
-    from watersmeet.core.stream import Span, Stream, content_key
+    from watersmeet.core.stream import Span, content_key
 
     data = torch.tensor(list(ids), dtype=torch.int64)
     span = Span(modality=local.model.config.output_modality, data=data, key=content_key("ids", data))
+    return write_after(request, local, [span], stop_ids, on_id)
+
+
+def write_after(
+    request: Request,
+    local: LocalModel,
+    spans: Sequence[Span],
+    stop_ids: Sequence[int],
+    on_id: Callable[[int], None] | None = None,
+) -> GenerateResult:
+    """Continue one prompt of spans as the request says; `on_id` is told of every new id."""
+    from watersmeet.core.generate import generate
+    from watersmeet.core.stream import Stream
+
     temperature, top_p = sampling(request, local.files)
     [result] = generate(
         local.model,
-        [Stream(spans=(span,))],
+        [Stream(spans=tuple(spans))],
         max_new_tokens=request.max_new,
         eos_id=() if request.ignore_eos else stop_ids,
         temperature=temperature,

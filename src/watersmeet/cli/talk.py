@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watersmeet.cli.generate import Request, print_json, settings, text_encoder, to_stdout, whole, write_ids
-from watersmeet.core.errors import DecodeError
+from watersmeet.cli.generate import Request, print_json, settings, text_encoder, to_stdout, whole, write_after
+from watersmeet.core.errors import DecodeError, UsageError
 
 if TYPE_CHECKING:
     from watersmeet.core.generate import GenerateResult
+    from watersmeet.core.stream import Span
     from watersmeet.pipelines.models.local import LocalModel
     from watersmeet.tokenizers.chat.chat import Chat
     from watersmeet.tokenizers.chat.options import ChatOptions
@@ -44,14 +48,19 @@ def answer(request: Request, local: LocalModel, talk: Any) -> None:
     from watersmeet.tokenizers.chat.chat import chat_of
     from watersmeet.tokenizers.chat.messages import conversation
     from watersmeet.tokenizers.chat.options import ChatOptions
+    from watersmeet.tokenizers.chat.pieces import spans_of
 
-    chat = chat_of(text_encoder(local))
+    encoder = text_encoder(local)
+    chat = chat_of(encoder)
     if talk is None:
         system = [] if request.system is None else [{"role": "system", "content": request.system}]
         talk = conversation([*system, {"role": "user", "content": request.prompt}])
     thinks = request.thinking is not False
     options = ChatOptions(thinking=request.thinking, effort=request.effort or (chat.default_effort if thinks else None))
-    prompt = chat.encode(talk, options).ids
+    talk, spans_by_picture = with_pictures(local, talk)
+    # in the ids, one pad stands for each vector of a picture, as engines see it
+    prompt = chat.encode(talk, options, lambda picture: sum(span.n for span in spans_by_picture[picture.source])).ids
+    spans, _ = spans_of(chat.pieces(talk, options), encoder, lambda picture: spans_by_picture[picture.source])
     stop_ids = tuple(dict.fromkeys([*local.stop_ids, chat.end_id]))
     parser = chat.parser(options, prompt=prompt)
     told = _Told(quiet=request.as_json)
@@ -60,11 +69,74 @@ def answer(request: Request, local: LocalModel, talk: Any) -> None:
         told(parser.feed(index))
 
     try:
-        result = write_ids(request, local, prompt, stop_ids, on_id)
+        result = write_after(request, local, spans, stop_ids, on_id)
     finally:
         told(parser.close())
         told.close()
     _finish_chat(request, local, parser, prompt, result, options, chat)
+
+
+def with_pictures(local: LocalModel, talk: Any) -> tuple[Any, dict[Any, list[Span]]]:
+    """(conversation, spans by a picture's source): every picture read by the one modality of the model that reads such,
+    and its size filled in where the message does not say it.
+
+    A source is a path or a data: address. Raises UsageError where no or more than one modality reads pictures, DecodeError
+    for a picture that cannot be read.
+    """
+    from watersmeet.tokenizers.chat.messages import Picture
+
+    pictures = [part for message in talk.messages for part in message.content if isinstance(part, Picture)]
+    if not pictures:
+        return talk, {}
+    from watersmeet.plugins.registry import get_registry
+    from watersmeet.tokenizers.image.decode import load_image
+
+    registry = get_registry()
+    names = [
+        name
+        for name in local.encoders
+        if any(kind.startswith("image/") for kind in registry.modality(name).media_types)
+    ]
+    if len(names) != 1:
+        found = " and ".join(names) or "no modality of it"
+        raise UsageError(f"a message holds a picture, and {found} reads pictures in {local.name}, expected just one")
+    found_spans: dict[Any, list[Span]] = {}
+    sizes: dict[Any, tuple[int, int]] = {}
+    for picture in pictures:
+        if picture.source not in found_spans:
+            image, _ = load_image(picture_file(picture.source))
+            sizes[picture.source] = image.size
+            found_spans[picture.source] = local.encoders[names[0]].encode(picture_file(picture.source))
+    messages = tuple(
+        replace(
+            message,
+            content=tuple(
+                replace(part, size=part.size or sizes[part.source]) if isinstance(part, Picture) else part
+                for part in message.content
+            ),
+        )
+        for message in talk.messages
+    )
+    return replace(talk, messages=messages), found_spans
+
+
+def picture_file(source: Any) -> Path | bytes:
+    """The file that a message names: a path, or the bytes of a data: address. Nothing is ever fetched."""
+    if not isinstance(source, str):
+        raise DecodeError(f"a picture is given as {type(source).__name__}, expected a path or a data: address")
+    if source.startswith("data:"):
+        head, _, body = source.partition(",")
+        if not head.endswith(";base64"):
+            raise DecodeError(f"a picture's address begins {head[:40]!r}, expected data:…;base64,")
+        try:
+            return base64.b64decode(body, validate=True)
+        except binascii.Error as error:
+            raise DecodeError(f"a picture's data: address holds no base64 ({error})") from error
+    if "://" in source:
+        raise DecodeError(
+            f"the picture {source} is on the network, from where nothing is fetched; save it and give its path"
+        )
+    return Path(source)
 
 
 def _finish_chat(
