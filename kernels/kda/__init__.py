@@ -49,11 +49,21 @@ def kda(
             f"beta {tuple(beta.shape)}; expected q, k, g [B,T,H,K], v [B,T,H,V], beta [B,T,H]"
         )
     scale = K**-0.5 if scale is None else float(scale)
-    if form("kda", q, k, v, triton=False) == "reference":
+    fits = K % 16 == 0 and v.shape[3] % 16 == 0 and max(K, v.shape[3]) <= 256
+    chosen = form("kda", q, k, v, g, beta, triton=fits)
+    if chosen == "reference":
         lengths = sequence_lengths(B, T, cu_seqlens)
         bounds = None if cu_seqlens is None else [sum(lengths[:n]) for n in range(len(lengths) + 1)]
         o, final = kda_reference(q, k, v, g, beta, scale=scale, initial_state_NHKV=initial_state, cu_seqlens=bounds)
         return o, final if output_final_state else None
+    bounded = gate_lower_bound is not None and gate_lower_bound >= -5.0
+    if chosen == "triton":
+        from .triton_ops import kda_triton  # only here: a machine without triton has the other forms
+
+        return kda_triton(
+            q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens, bounded=bounded,
+            need_final=output_final_state,
+        )  # fmt: skip
     if initial_state is not None and T // (1 if cu_seqlens is None else cu_seqlens.shape[0] - 1) <= MAX_TOKENS:
         # a decoding step: as many tokens for every sequence, and few
         lengths = sequence_lengths(B, T, cu_seqlens)
@@ -61,7 +71,6 @@ def kda(
             rows = [x.view(len(lengths), lengths[0], *x.shape[2:]) for x in (q, k, v, g, beta)]
             o, final = kda_recurrent(*rows, scale=scale, initial_state=initial_state)
             return o.reshape(v.shape), final if output_final_state else None
-    bounded = gate_lower_bound is not None and gate_lower_bound >= -5.0
     return kda_chunked(
         q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens, bounded=bounded,
         need_final=output_final_state,
@@ -85,6 +94,6 @@ def kda_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor, *, lower_bound: float | 
             f"kda_gate got z {tuple(z.shape)}, A_log {tuple(A_log.shape)}, dt_bias {tuple(dt_bias.shape)}; "
             f"expected [..,H,K], [H] and H*K numbers"
         )
-    if form("kda_gate", z, triton=False) == "reference":
+    if form("kda_gate", z) == "reference":
         return kda_gate_reference(z, A_log, dt_bias, lower_bound=lower_bound)
     return gate_op(z, A_log, dt_bias.reshape(H, K), lower_bound)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..dispatch import form
+
 
 def _rate(A_log: Tensor, dtype: torch.dtype) -> Tensor:
     """exp(A) [H,1], finite: where the sigmoid is saturated its slope is 0, and 0 times infinity would spoil the gradient."""
@@ -37,6 +39,10 @@ def gate_backward(
 
 @torch.library.custom_op("watersmeet::kda_gate", mutates_args=())
 def gate_op(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float | None) -> Tensor:
+    if form("kda_gate", z, A_log, dt_bias) == "triton":
+        from . import triton
+
+        return triton.gate_forward(z, A_log, dt_bias, lower_bound)
     return gate_forward(z, A_log, dt_bias, lower_bound).contiguous()
 
 
@@ -49,6 +55,10 @@ def _(z, A_log, dt_bias, lower_bound):  # type: ignore[no-untyped-def]
 def _gate_backward_op(
     dg: Tensor, z: Tensor, A_log: Tensor, dt_bias: Tensor, g: Tensor, lower_bound: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if form("kda_gate", z, A_log, dt_bias) == "triton":
+        from . import triton
+
+        return triton.gate_backward(dg, z, A_log, dt_bias, lower_bound)
     dz, dA, d_dt = gate_backward(dg, z, A_log, dt_bias, g, lower_bound)
     # nothing that an operator returns may share memory with something else
     return dz.contiguous(), dA, d_dt.clone() if z.dim() == 2 else d_dt
