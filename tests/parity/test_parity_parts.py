@@ -12,6 +12,7 @@ from watersmeet.core.model.kda import KimiDeltaAttention
 from watersmeet.core.model.mla import LatentAttention
 from watersmeet.core.model.moe import GLU, activation
 from watersmeet.core.model.ops import Layout
+from watersmeet.kernels.dispatch import forced
 
 sys.path.insert(0, str(Path(__file__).parent))
 import k3_oracle  # a helper beside the tests
@@ -71,6 +72,41 @@ def test_delta_attention_with_published_head_sizes(name):
     x = rows_of()
     with torch.no_grad():
         close(layer(x, layout()), k3_oracle.delta_attention(list(x.double()), weights, "", settings))
+
+
+@pytest.mark.parametrize("form", [None, "chunked", "reference"])
+@pytest.mark.parametrize("bound", [None, -5.0])
+@pytest.mark.parametrize("strength", ["as initialised", "long memory", "forgets at once", "all kinds"])
+def test_decays_of_every_strength_with_gradients(form, bound, strength):
+    """Log decays from -1e-4 to -300 a token, over more than a chunk: outputs and all gradients against the recurrence."""
+    config = preset("k3").replace(**SMALL, kda_head_dim=16, gate_lower_bound=bound)
+    layer, _ = drawn(KimiDeltaAttention(config), seed=5)
+    generator = torch.Generator().manual_seed(6)
+    low, high, dt = {
+        "as initialised": (0.0, 2.77, -4.0),
+        "long memory": (-1.0, 0.5, -9.0),
+        "forgets at once": (2.5, 3.5, 8.0),
+        "all kinds": (-3.0, 3.0, 0.0),
+    }[strength]
+    with torch.no_grad():
+        layer.A_log.copy_(low + (high - low) * torch.rand(2, generator=generator))
+        layer.dt_bias.copy_(dt + (3.0 if strength == "all kinds" else 0.5) * torch.randn(32, generator=generator))
+    x = torch.randn(70, 64, generator=generator)
+    weights = {name: p.detach().double().requires_grad_() for name, p in layer.named_parameters()}
+    settings = SimpleNamespace(kda_heads=2, kda_dim=16, bound=bound, eps=1e-5)
+    wanted = torch.stack(k3_oracle.delta_attention(list(x.double()), weights, "", settings))
+    cotangent = torch.randn(wanted.shape, generator=generator)
+    (wanted * cotangent.double()).sum().backward()
+    with forced(form):
+        got = layer(x, Layout.of(torch.tensor([0, 70], dtype=torch.int32), None))
+        (got * cotangent).sum().backward()
+    assert (got.double() - wanted).norm() / wanted.norm() < 2e-5
+    # where all is forgotten at once the decay has no gradient; the chunked forms form it as a difference of equal sums,
+    # which leaves their rounding, and the rate (here 170) multiplies that
+    noise = (2e-5 if strength == "forgets at once" else 1e-6) * max(w.grad.norm() for w in weights.values())
+    for name, parameter in layer.named_parameters():
+        grad = weights[name].grad
+        assert (parameter.grad.double() - grad).norm() <= 1e-3 * grad.norm() + noise, name
 
 
 def test_pitfall_22_glus_of_k3_are_situ_with_4_and_25_and_not_swiglu():
