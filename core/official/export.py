@@ -28,6 +28,7 @@ from watersmeet.core.official.shards import INDEX, Shards
 from watersmeet.kernels.mxfp4 import mxfp4_decode, mxfp4_encode
 
 SHARD = 5_000_000_000
+_OF_TEXT = ("text_config", "quantization_config", "linear_attn_config")
 
 
 def export_official(
@@ -75,12 +76,22 @@ def export_official(
         partial.rename(out)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return left_out(model)
+    return left_out(model, official)
 
 
-def left_out(model: Model) -> tuple[str, ...]:
-    """Modalities whose embedders the published layout has no names for."""
-    return tuple(name for name, embedder in model.embedders.items() if not getattr(embedder, "checkpoint_names", {}))
+def left_out(model: Model, official: OfficialConfig) -> tuple[str, ...]:
+    """Modalities whose embedders have no place in the published layout.
+
+    The output modality's table always has one. Another embedder has one when it knows published names and the
+    configuration that was read describes a part besides the text; else it came from elsewhere, and no reader of the text
+    model's configuration would expect its tensors.
+    """
+    described = [key for key in official.raw if key.endswith("_config") and key not in _OF_TEXT]
+    return tuple(
+        name
+        for name, embedder in model.embedders.items()
+        if not getattr(embedder, "checkpoint_names", {}) or (name != model.config.output_modality and not described)
+    )
 
 
 def check_fits(model: Model, official: OfficialConfig, mxfp4: bool) -> None:
@@ -129,14 +140,18 @@ def tensors(
             yield name, _decay(ready(name, module_tensor(model, entry.name)), official)
         else:
             yield name, ready(name, module_tensor(model, entry.name))
-    for embedder in model.embedders.values():
+    others = left_out(model, official)
+    for name, embedder in model.embedders.items():
+        if name in others:
+            continue
         state = embedder.state_dict()
         for published, own in getattr(embedder, "checkpoint_names", {}).items():
             if TABLE.startswith(published):
                 continue
             for key, tensor in state.items():
                 if key.startswith(own):
-                    yield official.outer + published + key.removeprefix(own), ready("", tensor)
+                    # beside the language model, not within it
+                    yield published + key.removeprefix(own), ready("", tensor)
 
 
 def _decay(decay: Tensor, official: OfficialConfig) -> Tensor:
@@ -219,7 +234,7 @@ def compare_export(
     if again.model != official.model:
         raise CheckpointError(f"{path}: reads back as another graph than was written")
     keep = any(isinstance(module, PackedExperts) for module in model.modules()) and mxfp4
-    written = {name: module for name, module in model.embedders.items() if name not in left_out(model)}
+    written = {name: module for name, module in model.embedders.items() if name not in left_out(model, official)}
     plan = make_plan(shards, again, written, packed=keep)
     owners: dict[str, list[Fill]] = defaultdict(list)
     for fill in plan:

@@ -93,6 +93,11 @@ class Shards:
                 f"{self.directory}: the weights are pickle files ({shown(pickles, 3)}), which are never opened because they "
                 "can run code; convert them to safetensors where you trust them"
             )
+        if ggufs := [name for name in present if name.endswith(".gguf")]:
+            raise CheckpointError(
+                f"{self.directory}: the weights are GGUF files ({shown(ggufs, 3)}), which are not read, because some hold "
+                "decays and names in other forms; get the safetensors files"
+            )
         raise CheckpointError(f"{self.directory}: there are no weights; expected {SINGLE} or {INDEX} with its shards")
 
     def _compare(self, placed: dict[str, str]) -> None:
