@@ -8,9 +8,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from watersmeet.cli.export import export_command
+from watersmeet.cli.graft import graft_command
 from watersmeet.core.errors import CheckpointError, ConfigError
 from watersmeet.core.generate import generate
-from watersmeet.core.official.random import random_k3
+from watersmeet.core.official.random import random_k3, random_kimi_linear
 from watersmeet.core.stream import Span, Stream, content_key, pack
 from watersmeet.pipelines.models.local import load_local
 from watersmeet.pipelines.models.modalities import model_facts
@@ -166,3 +168,45 @@ def test_packed_experts_and_the_tower_go_together(tmp_path):
     assert any(name.endswith("weight_packed") for name in names)
     local = load_local(str(tmp_path / "k3"), dtype=torch.bfloat16, packed_experts=True)
     assert local.model.embedders["moonvit"].projector.post_norm.weight.dtype == torch.bfloat16
+
+
+def every_tensor(folder):
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        found |= load_file(path)
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "mxfp4"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
+def test_the_tower_goes_back_to_the_bit(tmp_path, dtype, mxfp4):
+    """Load, export, load, export: the tensors of the source, under their names and in their dtypes."""
+    write(tmp_path / "k3", dtype, mxfp4=mxfp4)
+    source = every_tensor(tmp_path / "k3")
+    vision = {name for name in source if name.startswith(("vision_tower.", "mm_projector."))}
+    for before, after in (("k3", "one"), ("one", "two")):
+        lines = export_command(str(tmp_path / before), tmp_path / after, dtype="auto", mxfp4=mxfp4, rule="packer")
+        assert len(lines) == 1, "nothing is left out"
+        found = every_tensor(tmp_path / after)
+        assert vision == {name for name in found if name.startswith(("vision_tower.", "mm_projector."))}
+        for name in vision:
+            assert found[name].dtype == dtype and torch.equal(found[name], source[name]), name
+    config = json.loads((tmp_path / "two" / "config.json").read_text())
+    assert config["vision_config"] == VISION_CONFIG
+    one, two = (load_local(str(tmp_path / name), dtype=dtype).model for name in ("k3", "two"))
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+
+
+def test_a_tower_that_was_added_stays_beside_the_text_model(tmp_path):
+    """A text model's configuration says nothing of a tower, so readers of it would stumble over its tensors."""
+    random_kimi_linear(tmp_path / "base")
+    sizes = [f"moonvit.{key}={value}" for key, value in SIZES.items()]
+    graft_command(str(tmp_path / "base"), "moonvit,image", tmp_path / "more", assignments=sizes)
+    lines = export_command(str(tmp_path / "more"), tmp_path / "out", dtype="auto", mxfp4=False, rule="packer")
+    assert "moonvit, image" in lines[1] or "image, moonvit" in lines[1]
+    names = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())["weight_map"]
+    assert not [name for name in names if name.startswith(("vision_tower.", "mm_projector."))]
+    one, two = (load_local(str(tmp_path / name)).model for name in ("more", "out"))
+    spans = load_local(str(tmp_path / "out")).encoders["moonvit"].encode(picture())
+    with torch.no_grad():
+        a, b = (model(pack([Stream(spans=tuple(spans))], model.modality_names)) for model in (one, two))
+    assert torch.equal(a, b)

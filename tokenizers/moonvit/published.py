@@ -47,10 +47,11 @@ def published_settings(
         raise ConfigError(f"the vision tensors are of another form than MoonViT-V2 ({error})") from error
     if grid != other:
         raise ConfigError(f"{TOWER}patch_embed.pos_emb.weight is {grid} x {other}, expected a square grid")
-    heads = vision.get("vt_num_attention_heads") or vision.get("num_attention_heads") or max(1, inner // 128)
-    if not isinstance(heads, int) or inner % heads:
+    # heads leave no trace in the shapes; all releases have heads of 128 channels
+    heads = vision.get("vt_num_attention_heads") or vision.get("num_attention_heads") or inner // 128
+    if not isinstance(heads, int) or heads < 1 or inner % heads:
         raise ConfigError(
-            f"config.json: vision_config has {heads!r} heads, but {block}wqkv.weight has {inner} channels each"
+            f"config.json: vision_config has {heads!r} heads, but {block}wqkv.weight has {inner} channels for each of q, k, v"
         )
     layers = len({name.split(".")[3] for name in shapes if name.startswith(TOWER + "encoder.blocks.")})
     sizes = {
