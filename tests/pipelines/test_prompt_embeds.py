@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from watersmeet.cli.app import run_command_line
 from watersmeet.cli.embed import embed_command
+from watersmeet.cli.export import export_command
 from watersmeet.cli.graft import graft_command
 from watersmeet.core.errors import DecodeError, UsageError
 from watersmeet.core.official.random import random_kimi_linear
@@ -50,12 +51,17 @@ def read(path):
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118  (not a dict)
 
 
-def test_the_language_model_of_transformers_goes_on_from_our_embeddings(place, tmp_path):
-    """The base's own files are loaded by the peer; our embedders' output in, our logits out."""
+@pytest.mark.parametrize("exported", [False, True])
+def test_the_language_model_of_transformers_goes_on_from_our_embeddings(place, tmp_path, exported):
+    """The peer loads the grafted directory itself, or what it was exported to; our embedders' output in, our logits out."""
     transformers = pytest.importorskip("transformers")
     embed_command(str(place / "grafted"), words(place), tmp_path / "p.safetensors", dtype="float32")
     embeds = read(tmp_path / "p.safetensors")[0]["inputs_embeds"]
-    peer = transformers.KimiLinearForCausalLM.from_pretrained(place / "grafted", dtype=torch.float32).eval()
+    folder = place / "grafted"
+    if exported:
+        folder = tmp_path / "exported"
+        export_command(str(place / "grafted"), folder, dtype="auto", mxfp4=False, rule="packer")
+    peer = transformers.KimiLinearForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.no_grad():
         theirs = peer(inputs_embeds=embeds[None], use_cache=False).logits[0]
     local = load_local(str(place / "grafted"))
