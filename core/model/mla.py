@@ -29,6 +29,19 @@ def attention_mask(length: int, past: int, block_L: Tensor | None, device: torch
     return mask
 
 
+def attend_behind(q_HLK: Tensor, k_HSK: Tensor, v_HSV: Tensor, past: int, scale: float) -> Tensor:
+    """Causal attention of L queries that stand behind `past` keys, [1, H, L, V]; no gradient, CPU only, V = K.
+
+    The past needs no mask and the rest is a causal square, so nothing is computed to be thrown away; the two softmaxes are
+    joined by their normalisers.
+    """
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    before, norm_before = flash(q_HLK, k_HSK[:, :, :past], v_HSV[:, :, :past], 0.0, False, scale=scale)
+    own, norm_own = flash(q_HLK, k_HSK[:, :, past:], v_HSV[:, :, past:], 0.0, True, scale=scale)
+    share = torch.sigmoid(norm_before - norm_own)[..., None].to(own.dtype)
+    return torch.lerp(own, before, share)
+
+
 class LatentAttention(nn.Module):
     """One full-attention layer. Reads the normalised hidden state `[T, D]`, returns `[T, D]`."""
 
@@ -75,14 +88,20 @@ class LatentAttention(nn.Module):
         k_own, v = kv.split([self.nope, self.v_dim], dim=-1)
         return torch.cat([k_own, shared_SP[:, None].expand(-1, self.num_heads, -1)], dim=-1), v
 
-    def _attend(self, q_LHK: Tensor, k_SHK: Tensor, v_SHV: Tensor, mask_LS: Tensor | None) -> Tensor:
-        """Softmax attention of one stream; None for the mask means causal with as many queries as keys."""
+    def _attend(self, q_LHK: Tensor, k_SHK: Tensor, v_SHV: Tensor, block_L: Tensor | None) -> Tensor:
+        """Softmax attention of one stream whose L queries belong to the last L of S keys."""
         q, k, v = (t.transpose(0, 1)[None] for t in (q_LHK, k_SHK, v_SHV))
         width = max(self.head_dim, self.v_dim)
         if self.head_dim != self.v_dim:
             # the fused kernels want one width; zeros add nothing to scores and the extra values are cut off
             q, k, v = (F.pad(t, (0, width - t.shape[-1])) for t in (q, k, v))
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_LS, is_causal=mask_LS is None, scale=self.scale)
+        past = k.shape[2] - q.shape[2]
+        if past and block_L is None and q.device.type == "cpu" and not torch.is_grad_enabled():
+            o = attend_behind(q, k, v, past, self.scale)
+        else:
+            causal = block_L is None and past == 0
+            mask = None if causal else attention_mask(q.shape[2], past, block_L, q.device)
+            o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=self.scale)
         return o[0].transpose(0, 1)[..., : self.v_dim]
 
     def _output(self, o_THV: Tensor, gate: Tensor | None) -> Tensor:
@@ -112,9 +131,7 @@ class LatentAttention(nn.Module):
                 )
                 seen = state.rows[row, : before + end - start]
                 k_row, v_row = self._expand(*seen.split([self.rank, self.shared], dim=-1))
-            causal = block is None and before == 0
-            mask = None if causal else attention_mask(end - start, before, block, x_TD.device)
-            outputs.append(self._attend(q[start:end], k_row, v_row, mask))
+            outputs.append(self._attend(q[start:end], k_row, v_row, block))
         return self._output(torch.cat(outputs), gate)
 
     def step(self, x_ND: Tensor, step: Step, state: LatentBuffer) -> Tensor:

@@ -31,7 +31,7 @@ from .. import dispatch
 
 logger = logging.getLogger("watersmeet.kernels")
 
-SOURCES = ("mix.cpp", "front.cpp", "kda.cpp", "experts.cpp", "step.cpp")
+SOURCES = ("mix.cpp", "front.cpp", "kda.cpp", "experts.cpp", "grouped.cpp", "step.cpp")
 HEADERS = ("common.h", "vector.h", "step.h", "step_kda.h", "step_mla.h", "step_ffn.h")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fvisibility=hidden")
 VARIANTS = (("-fopenmp", "-mprefer-vector-width=512"), ("-fopenmp",), ())

@@ -33,15 +33,19 @@ struct Act {
 template <class T>
 static void situ(const T* gate_up, T* y, int64_t rows, int64_t I, float beta, float linear, int threads) {
     const Act act(beta, linear);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < rows; i++) {
-        const T *g = gate_up + i * 2 * I, *u = g + I;
-        T* out = y + i * I;
+#pragma omp parallel num_threads(threads)
+    {
+        const TinyIsZero tiny;
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < rows; i++) {
+            const T *g = gate_up + i * 2 * I, *u = g + I;
+            T* out = y + i * I;
 #pragma omp simd
-        for (int64_t c = 0; c < I; c++) {
-            float left, right, d_left, d_right;
-            act.halves(up(g[c]), up(u[c]), left, right, d_left, d_right);
-            out[c] = down<T>(left * right);
+            for (int64_t c = 0; c < I; c++) {
+                float left, right, d_left, d_right;
+                act.halves(up(g[c]), up(u[c]), left, right, d_left, d_right);
+                out[c] = down<T>(left * right);
+            }
         }
     }
 }
@@ -50,18 +54,22 @@ template <class T>
 static void situ_backward(const T* gate_up, const T* d_y, T* d_gate_up, T* y, int64_t rows, int64_t I, float beta,
                           float linear, int threads) {
     const Act act(beta, linear);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < rows; i++) {
-        const T *g = gate_up + i * 2 * I, *u = g + I, *d = d_y + i * I;
-        T *dg = d_gate_up + i * 2 * I, *du = dg + I, *out = y + i * I;
+#pragma omp parallel num_threads(threads)
+    {
+        const TinyIsZero tiny;
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < rows; i++) {
+            const T *g = gate_up + i * 2 * I, *u = g + I, *d = d_y + i * I;
+            T *dg = d_gate_up + i * 2 * I, *du = dg + I, *out = y + i * I;
 #pragma omp simd
-        for (int64_t c = 0; c < I; c++) {
-            float left, right, d_left, d_right;
-            act.halves(up(g[c]), up(u[c]), left, right, d_left, d_right);
-            const float grad = up(d[c]);
-            dg[c] = down<T>(grad * right * d_left);
-            du[c] = down<T>(grad * left * d_right);
-            out[c] = down<T>(left * right);
+            for (int64_t c = 0; c < I; c++) {
+                float left, right, d_left, d_right;
+                act.halves(up(g[c]), up(u[c]), left, right, d_left, d_right);
+                const float grad = up(d[c]);
+                dg[c] = down<T>(grad * right * d_left);
+                du[c] = down<T>(grad * left * d_right);
+                out[c] = down<T>(left * right);
+            }
         }
     }
 }
@@ -72,6 +80,7 @@ static void route(const T* x, const float* w, const float* bias, float* score, i
                   float* cutoff, int64_t rows, int64_t D, int E, int k, float scaling, int threads) {
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> row(D), biased(E);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         for (int64_t i = row_begin(rows, t, n); i < row_begin(rows, t + 1, n); i++) {
@@ -111,6 +120,7 @@ static void route_backward(const T* x, const float* w, const float* score, const
     std::vector<float> partial((int64_t)threads * E * D, 0.0f);
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> sum(D);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         float* mine = partial.data() + (int64_t)t * E * D;
@@ -150,6 +160,7 @@ static void combine(const T* y, const int64_t* at, const float* weight, const fl
                     int64_t L, float eps, int threads) {
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> m(L);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         for (int64_t i = row_begin(rows, t, n); i < row_begin(rows, t + 1, n); i++) {
@@ -182,6 +193,7 @@ static void combine_backward(const T* y, const int64_t* at, const float* weight,
     std::vector<float> partial((int64_t)threads * L, 0.0f);
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> m(L), dm(L);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         float* mine = partial.data() + (int64_t)t * L;
@@ -237,6 +249,7 @@ template <class T>
 static void gather_sum(const T* rows_in, const int64_t* at, T* out, int64_t rows, int k, int64_t L, int threads) {
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> m(L);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         for (int64_t i = row_begin(rows, t, n); i < row_begin(rows, t + 1, n); i++) {
@@ -258,6 +271,7 @@ static void cross_entropy(T* logits, const int64_t* target, const float* weight,
                           int threads) {
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> x(V);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         for (int64_t i = row_begin(rows, t, n); i < row_begin(rows, t + 1, n); i++) {

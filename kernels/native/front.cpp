@@ -12,6 +12,7 @@ static void front(const T* proj, int64_t P, const float* filter, const int* plac
     const int64_t C = (int64_t)H * K;
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> y(3 * C);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         for (int64_t i = row_begin(rows, t, n); i < row_begin(rows, t + 1, n); i++) {
@@ -84,6 +85,7 @@ static void front_backward(const T* proj, int64_t P, const float* filter, const 
     std::vector<float> partial(threads * size, 0.0f);
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> u(3 * C), y(3 * C), dy(3 * C);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         float *sum_filter = partial.data() + t * size, *sum_rate = sum_filter + 3 * C * W, *sum_dt = sum_rate + H;
@@ -183,16 +185,20 @@ static void front_backward(const T* proj, int64_t P, const float* filter, const 
 template <class T>
 static void gated_norm(const T* o, const T* gate, const float* weight, T* y, int64_t vectors, int K, float eps,
                        int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < vectors; i++) {
-        const T *a = o + i * K, *b = gate + i * K;
-        T* out = y + i * K;
-        float square = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        const TinyIsZero tiny;
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < vectors; i++) {
+            const T *a = o + i * K, *b = gate + i * K;
+            T* out = y + i * K;
+            float square = 0;
 #pragma omp simd reduction(+ : square)
-        for (int c = 0; c < K; c++) square += up(a[c]) * up(a[c]);
-        const float scale = 1.0f / std::sqrt(square / K + eps);
+            for (int c = 0; c < K; c++) square += up(a[c]) * up(a[c]);
+            const float scale = 1.0f / std::sqrt(square / K + eps);
 #pragma omp simd
-        for (int c = 0; c < K; c++) out[c] = down<T>(up(a[c]) * scale * weight[c] * fast_sigmoid(up(b[c])));
+            for (int c = 0; c < K; c++) out[c] = down<T>(up(a[c]) * scale * weight[c] * fast_sigmoid(up(b[c])));
+        }
     }
 }
 
@@ -202,6 +208,7 @@ static void gated_norm_backward(const T* o, const T* gate, const float* weight, 
     std::vector<float> partial((int64_t)threads * K, 0.0f);
 #pragma omp parallel num_threads(threads)
     {
+        const TinyIsZero tiny;
         std::vector<float> on_norm(K);
         int t = omp_get_thread_num(), n = omp_get_num_threads();
         float* mine = partial.data() + (int64_t)t * K;

@@ -127,6 +127,42 @@ class Order:
         return cls(source, at, offsets)
 
 
+def _combine(
+    z: Tensor, out: Tensor, at: Tensor, share: Tensor, gain: Tensor | None, eps: float
+) -> Tensor:  # fmt: skip
+    """The way back from expert order: weighted sums and their norm, [T, L]."""
+    lib = library(z)
+    assert lib is not None
+    h = torch.empty_like(z)
+    lib.combine_forward(
+        half(z), pointer(out), pointer(at), pointer(share), pointer(gain), pointer(h), size(len(z)), share.shape[1],
+        size(z.shape[1]), real(eps), threads(len(z)),
+    )  # fmt: skip
+    return h
+
+
+def _inferred(
+    z: Tensor, share: Tensor, picked: Tensor, w13: Tensor, w2: Tensor, norm: Tensor | None, curves: tuple[float, float],
+    eps: float,
+) -> Tensor:  # fmt: skip
+    """`_Routed` in float32 without a graph, one native call for the products of all experts."""
+    lib = library(z)
+    assert lib is not None
+    z, picked = z.contiguous(), picked.contiguous()
+    source, at = torch.empty_like(picked).view(-1), torch.empty_like(picked).view(-1)
+    offsets, out = picked.new_empty(len(w2) + 1), z.new_empty(picked.numel(), z.shape[1])
+    lib.expert_order(
+        pointer(picked), size(picked.numel()), size(picked.shape[1]), size(len(w2)), pointer(source), pointer(at),
+        pointer(offsets),
+    )  # fmt: skip
+    lib.grouped_experts(
+        pointer(z), pointer(source), pointer(offsets), pointer(w13), pointer(w2), pointer(out), size(len(w2)),
+        size(z.shape[1]), size(w2.shape[2]), real(curves[0]), real(curves[1]),
+        threads(len(out)),
+    )  # fmt: skip
+    return _combine(z, out, at, full(share), None if norm is None else full(norm), eps)
+
+
 class _Routed(torch.autograd.Function):
     @staticmethod
     def forward(ctx, z, share, w13, w2, norm, order, betas, eps):  # type: ignore[no-untyped-def,override]
@@ -144,12 +180,7 @@ class _Routed(torch.autograd.Function):
         for e, a, b in groups:
             torch.mm(y[a:b], w2[e].t(), out=out[a:b])
         share, gain = full(share), None if norm is None else full(norm)
-        h = torch.empty_like(z)
-        tokens, k, width = len(z), share.shape[1], z.shape[1]
-        lib.combine_forward(
-            half(z), pointer(out), pointer(order.at), pointer(share), pointer(gain), pointer(h), size(tokens), k,
-            size(width), real(eps), threads(tokens),
-        )  # fmt: skip
+        h = _combine(z, out, order.at, share, gain, eps)
         ctx.save_for_backward(rows, gate_up, out, share, w13, w2, norm, gain)
         ctx.order, ctx.groups, ctx.betas, ctx.eps = order, groups, betas, eps
         return h
@@ -210,11 +241,9 @@ def routed_experts_torch(
     """The definition; see `routed_experts`."""
     order = Order.of(picked_Tk, len(w2))
     gate, up = w13.chunk(2, dim=1)
-
-    def act(g: Tensor, u: Tensor) -> Tensor:
-        return swi_glu(g, u) if betas is None else situ_glu(g, u, beta=betas[0], linear_beta=betas[1])
-
-    out = expert_glu(z_TL[order.source], order.offsets, gate, up, w2, act=act)
+    act, (beta, linear_beta) = (swi_glu, (1.0, None)) if betas is None else (situ_glu, betas)
+    offsets = torch.tensor(order.offsets, device=z_TL.device)
+    out = expert_glu(z_TL[order.source], offsets, gate, up, w2, act=act, beta=beta, linear_beta=linear_beta)
     wide = torch.promote_types(out.dtype, torch.float32)
     picked = out[order.at].view(*picked_Tk.shape, -1).to(wide)
     mixed = (picked * share_Tk[:, :, None]).sum(1)
@@ -245,5 +274,10 @@ def routed_experts(
     """
     if library(z_TL, w13, w2) is None:
         return routed_experts_torch(z_TL, share_Tk, picked_Tk, w13, w2, norm, betas=betas, eps=eps)
-    order, curves = Order.of(picked_Tk, len(w2)), (0.0, 0.0) if betas is None else (betas[0], betas[1] or 0.0)
-    return _Routed.apply(z_TL, share_Tk, w13.contiguous(), w2.contiguous(), norm, order, curves, eps)  # type: ignore[no-any-return]
+    curves = (0.0, 0.0) if betas is None else (betas[0], betas[1] or 0.0)
+    w13, w2 = w13.contiguous(), w2.contiguous()
+    # bfloat16 products are torch's: it knows the processor's units for them
+    if z_TL.dtype == torch.float32 and not torch.is_grad_enabled():
+        return _inferred(z_TL, share_Tk, picked_Tk, w13, w2, norm, curves, eps)
+    order = Order.of(picked_Tk, len(w2))
+    return _Routed.apply(z_TL, share_Tk, w13, w2, norm, order, curves, eps)  # type: ignore[no-any-return]

@@ -46,7 +46,7 @@ static inline void gather(const float* p, int64_t ldp, const T* rows, int64_t st
             vec row[4];
             for (int j = 0; j < 4; j++) row[j] = load(rows + s * stride + c + j * W);
             for (int m = 0; m < M; m++)
-                for (int j = 0; j < 4; j++) sum[m][j] = add_product(vec{} + p[m * ldp + s], row[j], sum[m][j]);
+                for (int j = 0; j < 4; j++) sum[m][j] = add_product(splat(p[m * ldp + s]), row[j], sum[m][j]);
         }
         for (int m = 0; m < M; m++)
             for (int j = 0; j < 4; j++) store(y + m * ldy + c + j * W, sum[m][j]);

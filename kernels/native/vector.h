@@ -23,6 +23,17 @@ static inline vec load(const bf16* p) {
 }
 static inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
 
+// all lanes x; told apart for the processor, which can read it from memory that way at no cost
+static inline vec splat(float x) {
+#if defined(__AVX512F__)
+    return (vec)_mm512_set1_ps(x);
+#elif defined(__AVX__)
+    return (vec)_mm256_set1_ps(x);
+#else
+    return vec{} + x;
+#endif
+}
+
 // c + a b, rounded once wherever the processor can: left to the compiler, that would differ from place to place
 static inline vec add_product(vec a, vec b, vec c) {
 #if defined(__AVX512F__)

@@ -256,6 +256,27 @@ def test_route_and_routed_experts(dtype, tokens, normed, betas):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("betas", [(4.0, 25.0), None, (4.0, None)])
+@pytest.mark.parametrize("shape", [(1, 2, 1, 5, 3), (40, 3, 2, 64, 32), (700, 5, 3, 33, 47), (900, 2, 1, 130, 70)])
+def test_routed_experts_without_a_gradient(shape, betas):
+    """Float32 then takes another road: sizes that fill no panel, experts with more rows than a tile and with none."""
+    tokens, experts, k, size, inner = shape
+    z, w13, w2 = draw(tokens, size), draw(experts, 2 * inner, size, seed=1), draw(experts, size, inner, seed=2)
+    picked = torch.stack(
+        [torch.randperm(experts - 1)[:k] if experts > k + 1 else torch.arange(k) for _ in range(tokens)]
+    )
+    share, norm = torch.rand(tokens, k, dtype=torch.float64), draw(size, seed=5)
+    for gain in (None, norm):
+        options = {"betas": betas, "eps": 1e-5}
+        true = native.routed_experts_torch(z, share, picked, w13, w2, gain, **options)
+        with torch.no_grad():
+            inputs = [t.float() for t in (z, share)], [None if t is None else t.float() for t in (w13, w2, gain)]
+            got = native.routed_experts(*inputs[0], picked, *inputs[1], **options)
+            few = native.routed_experts(*(t[:7] for t in inputs[0]), picked[:7], *inputs[1], **options)
+        assert (got.double() - true).norm() <= 1e-5 * true.norm()
+        assert torch.equal(few, got[:7])
+
+
 def test_equal_scores_go_to_the_lower_index():
     picked, share, score, cutoff = native.route(torch.ones(2, 4), torch.zeros(6, 4), torch.zeros(6), k=3, scaling=1.0)
     assert picked.tolist() == [[0, 1, 2]] * 2
