@@ -16,6 +16,7 @@ from watersmeet.pipelines.layout.nest import nest
 from watersmeet.pipelines.layout.propose import propose
 from watersmeet.pipelines.layout.simplify import to_tree
 from watersmeet.pipelines.layout.tree import Node
+from watersmeet.pipelines.models.asked import AskedModel, asked
 from watersmeet.pipelines.models.remote import RemoteModel
 from watersmeet.pipelines.score import facts_from_picture
 from watersmeet.pipelines.screenshot_to_code.candidates import alternatives, judge_all, measured, write_page
@@ -47,12 +48,13 @@ class ScreenshotToCode:
             raise UsageError(f"screenshot-to-code takes one picture, {len(inputs)} were given")
         started = time.monotonic()
         path = Path(inputs[0])
+        model = asked(model, self.settings.max_tokens)
         with staged(Path(out_dir)) as stage, ExitStack() as stack:
             progress("reading the picture", 0.0)
             shot = read_screenshot(path, _encoders(model))
             shot.picture.save(stage / "input.png")
             judge, complaint = _judge(shot, stack)
-            if isinstance(model, RemoteModel):
+            if isinstance(model, (RemoteModel, AskedModel)):
                 outcome = self._ask(model, shot, judge, stage, progress)
             else:
                 outcome = self._infer(model, shot, judge, stage, progress)
@@ -107,11 +109,11 @@ class ScreenshotToCode:
         )
 
     def _ask(
-        self, model: RemoteModel, shot: Screenshot, judge: Judge | None, stage: Path, progress: Progress
+        self, model: RemoteModel | AskedModel, shot: Screenshot, judge: Judge | None, stage: Path, progress: Progress
     ) -> Outcome:
-        """The page that a server wrote, rendered and judged like our own."""
-        progress("waiting for the server", 0.35)
-        answer = ask_for_page(model, shot.picture)
+        """The page that a large model wrote, rendered and judged like our own."""
+        progress("waiting for the model", 0.35)
+        answer = ask_for_page(model, shot.picture, shot.regions)
         (stage / "index.html").write_text(answer.html, encoding="utf-8")
         progress("rendering", 0.8)
         judged, failure = try_judge(judge, stage / "index.html")
@@ -125,20 +127,20 @@ class ScreenshotToCode:
                 write_files(stage, files)
                 code = list(files)
         elif self.settings.target != "html":
-            warnings.append(f"the server's HTML was kept, since making {self.settings.target} of it needs a browser")
+            warnings.append(f"the model's HTML was kept, since making {self.settings.target} of it needs a browser")
         return Outcome(
             tree=tree,
             code=tuple(code),
             judged=judged,
             failure=failure,
             warnings=tuple(warnings),
-            chosen="the server's page",
+            chosen="the model's page",
         )
 
 
 def _encoders(model: Any) -> dict[str, Any]:
     """Encoders for pictures and regions: the model's own, or fresh ones for a model that lives elsewhere."""
-    if isinstance(model, RemoteModel):
+    if isinstance(model, (RemoteModel, AskedModel)):
         registry = get_registry()
         return {name: registry.encoder(name, {}) for name in ("image", "regions")}
     missing = [name for name in ("image", "regions", "text") if name not in model.encoders]

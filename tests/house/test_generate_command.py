@@ -207,7 +207,7 @@ def test_pictures_of_a_conversation(models, capsys, tmp_path):
         ("data:image/png,abc", tmp_path / "seeing", 1, "expected data:"),
         ("data:image/png;base64,?", tmp_path / "seeing", 1, "no base64"),
         (str(tmp_path / "gone.png"), tmp_path / "seeing", 1, "gone.png"),
-        (str(tmp_path / "a.png"), models / "k3", 2, "no modality of it reads pictures"),
+        (str(tmp_path / "a.png"), models / "k3", 2, "reads none; `watersmeet graft`"),
     ]
     for source, model, code, hint in wrong:
         got, _, err = run(capsys, *ask(source, model))

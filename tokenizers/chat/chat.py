@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watersmeet.core.errors import ConfigError
+from watersmeet.core.stream import Span
 from watersmeet.tokenizers.chat import k2, xtml
 from watersmeet.tokenizers.chat.k2_parser import K2Parser
-from watersmeet.tokenizers.chat.messages import Conversation, Picture
+from watersmeet.tokenizers.chat.messages import Conversation, Picture, conversation
 from watersmeet.tokenizers.chat.options import ChatOptions
 from watersmeet.tokenizers.chat.parsing import StreamParser
-from watersmeet.tokenizers.chat.pieces import Encoded, Pieces, encode_pieces
+from watersmeet.tokenizers.chat.pieces import Encoded, Piece, Pieces, encode_pieces, spans_of
 from watersmeet.tokenizers.chat.template import Template, find_template
 from watersmeet.tokenizers.chat.wording import FILE as WORDING_FILE
 from watersmeet.tokenizers.chat.wording import Wording, read_wording
@@ -69,6 +70,25 @@ class Chat:
             weights = k2.learnt(encoded.ids, *marks)
             return Encoded(ids=encoded.ids, weights=_without_opening(weights, encoded.ids, self, opening))
         return encoded
+
+    def prompt(
+        self,
+        messages: Any,
+        encoder: Any,
+        media: Callable[[Picture], list[Span]] | None = None,
+        options: ChatOptions | None = None,
+    ) -> tuple[list[Span], StreamParser, tuple[int, ...]]:
+        """(spans of OpenAI-style messages, a parser of the answer, ids that end it); without reasoning unless asked for.
+
+        encoder: the text modality's. media: spans of a picture.
+        """
+        thinking = None if self.vocabulary.generation == "k2" else False
+        options = options or ChatOptions(thinking=thinking)
+        pieces = self.pieces(conversation(messages), options)
+        spans, _ = spans_of(pieces, encoder, media)
+        opening = pieces[-1]
+        last = [self.vocabulary.symbol_id(opening.text)] if isinstance(opening, Piece) and opening.control else []
+        return spans, self.parser(options, prompt=last), (self.end_id,)
 
     def parser(
         self, options: ChatOptions | None = None, *, text: bool = False, prompt: Sequence[int] = ()

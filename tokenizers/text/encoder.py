@@ -92,6 +92,15 @@ class Encoder:
         """Ids of a text as a list; never a symbol."""
         return self.vocabulary.encode(text)
 
+    def chat(self) -> Any:
+        """The form of conversations that belongs to an official vocabulary, see `tokenizers/chat/chat.py`.
+
+        Raises ConfigError for a vocabulary without control tokens for it.
+        """
+        from watersmeet.tokenizers.chat.chat import chat_of
+
+        return chat_of(self)
+
     def encode_markup(self, symbols: Sequence[str]) -> Span:
         """Span of the named symbols, the only way to their ids. "<s>" and "</s>" name begin and end.
 

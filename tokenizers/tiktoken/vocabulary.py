@@ -87,7 +87,7 @@ class TiktokenVocabulary:
         if name in self.specials:
             return self.specials[name]
         close = difflib.get_close_matches(name, self.specials, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; it has {len(self.specials)} of generation"
+        hint = f"; did you mean {close[0]!r}?" if close else f"; it has {len(self.specials)} others"
         raise ConfigError(f"tokenizer of generation {self.generation} has no control token {name!r}{hint}")
 
     def is_special(self, index: int) -> bool:

@@ -80,33 +80,29 @@ def with_pictures(local: LocalModel, talk: Any) -> tuple[Any, dict[Any, list[Spa
     """(conversation, spans by a picture's source): every picture read by the one modality of the model that reads such,
     and its size filled in where the message does not say it.
 
-    A source is a path or a data: address. Raises UsageError where no or more than one modality reads pictures, DecodeError
-    for a picture that cannot be read.
+    A source is a path or a data: address. Raises UsageError where no or more than one modality reads pictures,
+    DecodeError for a picture that cannot be read.
     """
     from watersmeet.tokenizers.chat.messages import Picture
 
     pictures = [part for message in talk.messages for part in message.content if isinstance(part, Picture)]
     if not pictures:
         return talk, {}
-    from watersmeet.plugins.registry import get_registry
+    from watersmeet.pipelines.models.asked import picture_modality
     from watersmeet.tokenizers.image.decode import load_image
 
-    registry = get_registry()
-    names = [
-        name
-        for name in local.encoders
-        if any(kind.startswith("image/") for kind in registry.modality(name).media_types)
-    ]
-    if len(names) != 1:
-        found = " and ".join(names) or "no modality of it"
-        raise UsageError(f"a message holds a picture, and {found} reads pictures in {local.name}, expected just one")
+    reader = picture_modality(local)
+    if reader is None:
+        raise UsageError(
+            f"a message holds a picture, but {local.name} reads none; `watersmeet graft` gives a model a modality that does"
+        )
     found_spans: dict[Any, list[Span]] = {}
     sizes: dict[Any, tuple[int, int]] = {}
     for picture in pictures:
         if picture.source not in found_spans:
             image, _ = load_image(picture_file(picture.source))
             sizes[picture.source] = image.size
-            found_spans[picture.source] = local.encoders[names[0]].encode(picture_file(picture.source))
+            found_spans[picture.source] = local.encoders[reader].encode(picture_file(picture.source))
     messages = tuple(
         replace(
             message,
