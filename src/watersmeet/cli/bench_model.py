@@ -63,13 +63,14 @@ def measure(directory: Path, dtype: str, *, tokens: int, peer: bool, threads: in
         torch.set_num_threads(count)
         times: dict[str, list[float]] = {name: [] for name in forms}
         reading: list[float] = []
-        logits = {name: side.start(ids[:PROMPT]) for name, side in forms.items()}
+        for side in forms.values():
+            side.start(ids[:PROMPT])
         at = PROMPT
         for _ in range(ROUNDS):
             for name, side in forms.items():
                 for i in range(8):
                     begin = time.perf_counter()
-                    logits[name] = side.token(ids[(at + i) % tokens])
+                    side.token(ids[(at + i) % tokens])
                     times[name].append(time.perf_counter() - begin)
             at += 8
             reading += [_seconds(reader.sum) for _ in range(4)]
@@ -78,26 +79,34 @@ def measure(directory: Path, dtype: str, *, tokens: int, peer: bool, threads: in
         if count == threads:
             out["read_ms"] = statistics.median(reading) * 1e3
             out["token_ms"] = statistics.median(times["ours"]) * 1e3
-            if peer:
-                out["decode_difference"] = _apart(logits["ours"], logits["peer"])
     torch.set_num_threads(threads)
     del reader
     works: dict[str, Callable[[], Any]] = {name: partial(side.start, ids) for name, side in forms.items()}
-    whole = {name: work() for name, work in works.items()}
-    if peer:
-        out["prefill_difference"] = _apart(whole["ours"], whole["peer"])
+    for work in works.values():
+        work()
     spans: dict[str, list[float]] = {name: [] for name in forms}
     for _ in range(3):
         for name, work in works.items():
             spans[name] += [_seconds(work) for _ in range(1 if name == "peer" else 2)]
     out["prefill"] = {name: tokens / statistics.median(values) for name, values in spans.items()}
+    out["distance"] = _distances(directory, forms, ids)
     out["memory"] = {name: _memory(directory, dtype, name, tokens, threads) for name in forms}
     return out
 
 
-def _apart(a: Any, b: Any) -> float:
-    """Relative distance of two vectors."""
-    return float((a - b).norm() / b.norm())
+def _distances(directory: Path, forms: dict[str, Any], ids: Any) -> dict[str, float]:
+    """Mean relative distance of the logits of each form from ours in float32 with the same weights, prefill and decode."""
+    from watersmeet.cli import bench_model_sides as sides
+
+    def logits(side: Any) -> list[Any]:
+        return [side.start(ids[:PROMPT]), *(side.token(ids[i]) for i in range(PROMPT, min(PROMPT + 16, len(ids))))]
+
+    truth = logits(sides.Ours(directory, "float32"))
+    found = {}
+    for name, side in forms.items():
+        apart = [float((a - b).norm() / b.norm()) for a, b in zip(logits(side), truth, strict=True)]
+        found[name] = statistics.mean(apart)
+    return found
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -149,9 +158,9 @@ def run(
     try:
         with tempfile.TemporaryDirectory() as folder:
             for size in sizes:
-                directory = Path(folder) / size
-                random_kimi_linear(directory, seed=0, **SIZES[size])
                 for dtype in dtypes:
+                    directory = Path(folder) / f"{size}-{dtype}"
+                    random_kimi_linear(directory, seed=0, dtype=getattr(torch, dtype), **SIZES[size])
                     results[f"{size} {dtype}"] = measure(
                         directory, dtype, tokens=tokens, peer=version is not None, threads=threads
                     )
@@ -209,8 +218,10 @@ def _table(results: dict[str, dict[str, Any]], tokens: int, threads: int) -> Tab
             label, "a token, and reading its weights, ms", f"{found['token_ms']:.2f}", f"{found['read_ms']:.2f}",
             f"{found['token_ms'] / found['read_ms']:.2f} readings", bound,
         )  # fmt: skip
-        if "prefill_difference" in found:
-            apart = f"{found['decode_difference']:.1e}", f"{found['prefill_difference']:.1e}"
-            table.add_row(label, "distance of logits: decode, prefill", *apart, "", "")
+        apart = found["distance"]
+        table.add_row(
+            label, "logits, distance from ours in float32", f"{apart['ours']:.1e}", f"{apart['peer']:.1e}" if "peer" in apart
+            else "", "", "",
+        )  # fmt: skip
         table.add_section()
     return table
