@@ -182,6 +182,20 @@ def test_k3_shape_over_chunk_borders_equals_the_oracle(parity):
     check_gradients(parity, model, ids, leaves, logits)
 
 
+def test_pitfall_40_small_rows_show_where_every_eps_of_a_mix_stands(parity):
+    """Everything that enters the residual stream is about 1e-3, so each mix and norm works where its eps decides."""
+    model, ids = parity.ours(K3, 8), parity.ids(19, K3.vocab_size, 8)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("table.weight", "o_proj.weight", "down_proj.weight", "routed_expert_up_proj.weight")):
+                parameter.mul_(1e-3)
+        weights = {name: t.double() for name, t in official(model.state_dict()).items()}
+        wanted = k3_oracle.forward(weights["embed_tokens.weight"][ids], weights, settings(K3))
+        other = settings(K3.replace(rms_norm_eps=1.1e-5))
+        assert distance(k3_oracle.forward(weights["embed_tokens.weight"][ids], weights, other), wanted) > 1e-2
+        assert distance(model.logits(model(parity.packed(ids))), wanted) < 1e-4
+
+
 def test_torch_forms_equal_the_oracle_too(parity):
     """The definitions that run where there is no compiler or another device."""
     from watersmeet.kernels.dispatch import forced
