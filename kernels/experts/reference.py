@@ -3,10 +3,10 @@
 Legend: M rows (a row is one token at one expert), E experts, L width of a row, I inner width of an expert.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
+
+from ..mxfp4.reference import mxfp4_decode_reference
 
 
 def situ_glu_reference(gate: Tensor, up: Tensor, *, beta: float, linear_beta: float | None) -> Tensor:
@@ -21,16 +21,23 @@ def situ_glu_reference(gate: Tensor, up: Tensor, *, beta: float, linear_beta: fl
 def expert_glu_reference(
     x_ML: Tensor,
     expert_offsets: list[int],
-    w_gate_EIL: Tensor,
-    w_up_EIL: Tensor,
-    w_down_ELI: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
+    scales: tuple[Tensor, Tensor, Tensor] | None,
     *,
-    act: Callable[[Tensor, Tensor], Tensor],
+    beta: float | None,
+    linear_beta: float | None,
 ) -> Tensor:
-    """Rows ``offsets[e]:offsets[e+1]`` go through expert e: ``w_down act(w_gate x, w_up x)``."""
-    y_ML = torch.zeros_like(x_ML)
-    for e in range(w_gate_EIL.shape[0]):
-        rows = slice(expert_offsets[e], expert_offsets[e + 1])
-        x = x_ML[rows]
-        y_ML[rows] = act(x @ w_gate_EIL[e].T, x @ w_up_EIL[e].T) @ w_down_ELI[e].T
-    return y_ML
+    """Rows ``offsets[e]:offsets[e+1]`` go through expert e: ``w_down act(w_gate x, w_up x)``; beta None means SwiGLU."""
+    w_gate_EIL, w_up_EIL, w_down_ELI = (
+        w.to(x_ML.dtype) if scales is None else mxfp4_decode_reference(w, scales[i], dtype=x_ML.dtype)
+        for i, w in enumerate(weights)
+    )
+    outputs = []
+    for e, (start, stop) in enumerate(zip(expert_offsets[:-1], expert_offsets[1:], strict=True)):
+        gate, up = x_ML[start:stop] @ w_gate_EIL[e].T, x_ML[start:stop] @ w_up_EIL[e].T
+        if beta is None:
+            inner = torch.nn.functional.silu(gate) * up
+        else:
+            inner = situ_glu_reference(gate, up, beta=beta, linear_beta=linear_beta)
+        outputs.append(inner @ w_down_ELI[e].T)
+    return torch.cat(outputs)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from watersmeet.kernels import attnres, dispatch, kda_gate, short_conv
+from watersmeet.kernels import attnres, dispatch, expert_glu, kda_gate, short_conv
 
 OPERATORS = torch.ops.watersmeet
 
@@ -69,3 +69,19 @@ def test_attnres(form):
         opcheck(OPERATORS.attnres, (x, query, gain, 1e-5))
         opcheck(OPERATORS.attnres, (x.detach().bfloat16().requires_grad_(), query, gain.detach().bfloat16(), 1e-5))
         whole_graph(lambda x, q, w: attnres(x.view(4, 2, 3, 8), q, w, eps=1e-5), x, query, gain)
+
+
+@pytest.mark.parametrize("form", ["chunked", "triton"])
+def test_expert_glu(form):
+    if form == "triton":
+        pytest.importorskip("triton")
+    offsets = torch.tensor([0, 3, 3, 7])
+    x, gate, up, down = normal(7, 8), normal(3, 5, 8, seed=1), normal(3, 5, 8, seed=2), normal(3, 8, 5, seed=3)
+    with dispatch.forced(form):
+        for keep in (True, False):
+            opcheck(OPERATORS.expert_glu, (x, offsets, gate, up, down, None, None, None, 4.0, 25.0, keep))
+        opcheck(OPERATORS.expert_glu, (x, offsets, gate, up, down, None, None, None, None, None, False))
+        codes = [torch.randint(0, 256, (3, 32, 16), dtype=torch.uint8) for _ in range(3)]
+        scales = [torch.full((3, 32, 1), 120, dtype=torch.uint8)] * 3
+        opcheck(OPERATORS.expert_glu, (normal(7, 32), offsets, *codes, *scales, 4.0, 25.0, True))
+        whole_graph(lambda x, *w: expert_glu(x, offsets, *w), x, gate, up, down)

@@ -1,5 +1,7 @@
 """The small operators against their definitions, autograd, and properties."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,7 @@ import torch.nn.functional as F
 from watersmeet import kernels
 from watersmeet.kernels import attnres, dispatch, expert_glu, kda_gate, newton_schulz, short_conv, situ_glu, swi_glu
 from watersmeet.kernels.attnres.reference import attnres_reference
-from watersmeet.kernels.experts.reference import expert_glu_reference, situ_glu_reference
+from watersmeet.kernels.experts.reference import situ_glu_reference
 from watersmeet.kernels.kda.reference import kda_gate_reference
 
 
@@ -157,24 +159,36 @@ def test_situ_gradcheck():
     assert torch.autograd.gradcheck(situ_glu, (gate, up))
 
 
+@pytest.mark.parametrize("act", [situ_glu, swi_glu])
 @pytest.mark.parametrize("offsets", [[0, 3, 3, 10, 12], [0, 0, 0, 0, 12]])
-def test_experts_match_loop(offsets):
+def test_experts_match_loop(offsets, act):
     inputs = normal(12, 6), normal(4, 5, 6, seed=1), normal(4, 5, 6, seed=2), normal(4, 6, 5, seed=3)
-    same(
-        gradients(lambda x, *w: expert_glu(x, torch.tensor(offsets), *w, act=situ_glu), inputs),
-        gradients(lambda x, *w: expert_glu_reference(x, offsets, *w, act=situ_glu), inputs),
-    )
+    bounds = torch.tensor(offsets)
+
+    def run(x, *weights):
+        return expert_glu(x, bounds, *weights, act=act, linear_beta=25.0 if len(set(offsets)) > 3 else None)
+
+    got = gradients(run, inputs)
+    with dispatch.forced("reference"):
+        same(got, gradients(run, inputs))
+
+
+def test_pitfall_23_gate_comes_first_and_up_second():
+    """Asymmetric by hand: one row, one inner unit; gate 2, up -3."""
+    x = torch.tensor([[1.0]])
+    gate, up, down = (torch.full((1, 1, 1), v) for v in (2.0, -3.0, 1.0))
+    want = 4 * math.tanh(2 / 4) / (1 + math.exp(-2)) * 25 * math.tanh(-3 / 25)
+    y = expert_glu(x, torch.tensor([0, 1]), gate, up, down)
+    assert y.item() == pytest.approx(want, rel=1e-6)
+    assert expert_glu(x, torch.tensor([0, 1]), up, gate, down).item() != pytest.approx(want, rel=1e-2)
+    joint = torch.cat([gate, up], dim=1)
+    assert torch.equal(y, expert_glu(x, torch.tensor([0, 1]), *joint.chunk(2, dim=1), down))
 
 
 def test_experts_without_rows_keep_the_graph():
     inputs = normal(0, 6), normal(2, 5, 6), normal(2, 5, 6), normal(2, 6, 5)
-    y, grads = gradients(lambda x, a, b, c: expert_glu(x, [0, 0, 0], a, b, c) + 0 * b.sum(), inputs)
+    y, grads = gradients(lambda *x: expert_glu(x[0], torch.zeros(3, dtype=torch.int64), *x[1:]), inputs)
     assert y.shape == (0, 6) and all(not g.any() for g in grads)
-
-
-def test_experts_refuse_wrong_offsets():
-    with pytest.raises(ValueError, match="offsets"):
-        expert_glu(normal(3, 6), [0, 2], normal(1, 5, 6), normal(1, 5, 6), normal(1, 6, 5))
 
 
 # ---- Newton-Schulz
