@@ -1,6 +1,6 @@
 """The Triton form of KDA: which kernels run in which order, with which tiles. The kernels are in ``triton_*.py``.
 
-Legend: B batch, T tokens, N sequences, H heads, K key channels, V value channels, C = 64 rows of a chunk.
+Legend: B batch, T tokens, N sequences, H heads, K key channels, V value channels, C rows of a chunk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ..dispatch import interpreting
 from . import triton_backward, triton_forward, triton_gate, triton_recurrent
 
 CHUNK = 64
+CHUNK_WIDE = 32
+"""Rows of a chunk for float32 operands: a product in three parts needs its registers many times over."""
 WIDEST = 256
 GATE_PARTS = 256
 """Most pieces of rows whose sums for A_log and dt_bias are kept apart; they are added in a fixed order."""
@@ -37,17 +39,17 @@ class Config:
 
 # per kernel: for bfloat16 operands, for float32 operands
 CONFIGS: dict[str, tuple[Config, Config]] = {
-    "chunk_tiles": (Config(keys=32, warps=4), Config(keys=32, warps=8)),
-    "chunk_rows": (Config(keys=64, values=64), Config(keys=32, values=32)),
-    "chunk_states": (Config(values=32), Config(values=16)),
+    "chunk_tiles": (Config(keys=32, warps=8), Config(keys=32)),
+    "chunk_rows": (Config(keys=64, values=64, warps=8), Config(keys=32, values=32)),
+    "chunk_states": (Config(values=32), Config(values=16, warps=8)),
     "chunk_outputs": (Config(keys=64, values=64), Config(keys=32, values=32)),
     "value_grads": (Config(values=64), Config(values=32)),
-    "state_grads": (Config(values=32), Config(values=16)),
+    "state_grads": (Config(values=32, stages=1), Config(values=16, warps=8)),
     "solve_grads": (Config(values=64), Config(values=32)),
-    "key_grads": (Config(keys=32, values=64, warps=8), Config(keys=32, values=32, warps=8)),
+    "key_grads": (Config(keys=32, values=32, warps=8), Config(keys=16, values=32)),
     "recurrent_steps": (Config(values=32), Config(values=32)),
     "gate_forward": (Config(), Config()),
-    "gate_backward": (Config(), Config()),
+    "gate_backward": (Config(warps=8), Config(warps=8)),
 }
 
 Launch = Callable[[Any, tuple[int, ...], dict[str, Any], dict[str, Any], Config], None]
@@ -78,11 +80,11 @@ class Plan:
 
 
 @lru_cache(maxsize=256)
-def plan(lengths: tuple[int, ...], device: torch.device) -> Plan:
+def plan(lengths: tuple[int, ...], chunk: int, device: torch.device) -> Plan:
     """The plan for sequences of these lengths laid end to end."""
     table, chunks, tokens = [], [0], [0]
     for length in lengths:
-        table += [(tokens[-1] + at, min(CHUNK, length - at)) for at in range(0, length, CHUNK)]
+        table += [(tokens[-1] + at, min(chunk, length - at)) for at in range(0, length, chunk)]
         chunks.append(len(table))
         tokens.append(tokens[-1] + length)
     as_tensor = lambda x: torch.tensor(x, dtype=torch.int32).to(device)  # noqa: E731
@@ -107,6 +109,7 @@ class _Call:
     V: int
     plan: Plan
     operand: torch.dtype
+    chunk: int
     hip: bool
     launch: Launch
     emulate: bool
@@ -126,7 +129,7 @@ class _Call:
         name = kernel.fn.__name__
         config = CONFIGS[name][self.operand == torch.float32]
         known = {
-            "K": self.K, "V": self.V, "PK": _power(self.K), "C": CHUNK,
+            "K": self.K, "V": self.V, "PK": _power(self.K), "C": self.chunk, "LEVELS": self.chunk.bit_length() - 1,
             "BK": min(config.keys, _power(self.K)), "BV": min(config.values, _power(self.V)),
             "OPERAND": tl.bfloat16 if self.operand == torch.bfloat16 else tl.float32, "PRECISION": self.precision,
             "EMULATE": self.emulate,
@@ -137,14 +140,21 @@ class _Call:
             self.launch(kernel, places, arguments, wanted | constants, config)
 
 
+def saved_shape(q: Tensor) -> tuple[int, int, int, int, int]:
+    """[2,B,T,H,C]: P and L, in the type of the operands."""
+    B, T, H, _ = q.shape
+    return 2, B, T, H, CHUNK if q.dtype == torch.bfloat16 else CHUNK_WIDE
+
+
 def _call(q: Tensor, v: Tensor, lengths: tuple[int, ...], launch: Launch = _launch, hip: bool | None = None) -> _Call:
     B, T, H, K = q.shape
     V = v.shape[3]
     if K % 16 or V % 16 or max(K, V) > WIDEST:
         raise ValueError(f"the Triton form of kda got K={K}, V={V}; both must be multiples of 16, at most {WIDEST}")
+    operand = torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32
+    chunk = saved_shape(q)[-1]
     return _Call(
-        B=B, T=T, H=H, K=K, V=V, plan=plan(lengths, q.device),
-        operand=torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32,
+        B=B, T=T, H=H, K=K, V=V, plan=plan(lengths, chunk, q.device), operand=operand, chunk=chunk,
         hip=torch.version.hip is not None if hip is None else hip, launch=launch, emulate=interpreting(),
     )  # fmt: skip
 
@@ -201,13 +211,13 @@ def forward(
     q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
     initial = None if initial is None else initial.contiguous()
     H, V, chunks, table = call.H, call.V, call.plan.chunks, call.plan.table
-    saved = q.new_empty(2, call.B, call.T, H, CHUNK, dtype=call.operand)
+    saved = q.new_empty(saved_shape(q), dtype=call.operand)
     P, L = saved.unbind(0)
     call.run(
         triton_forward.chunk_tiles, lambda _: (chunks, H),
         dict(q=q, k=k, g=g, beta=beta, table=table, P=P, L=L, H=H),
-        "K", "BK", "C", *OPERANDS,
-        BOUNDED=bounded, FINE="ieee" if call.hip else "tf32" if call.operand == torch.bfloat16 else "tf32x3",
+        "K", "BK", "C", "LEVELS", *OPERANDS,
+        BOUNDED=bounded and call.operand == torch.bfloat16, FINE="ieee" if call.hip else "tf32" if call.operand == torch.bfloat16 else "tf32x3",
     )  # fmt: skip
     made = _states(call, q, k, v, g, beta, L, initial, need_final)
     o = torch.empty_like(v)
@@ -265,8 +275,8 @@ def backward(
             q=q, k=k, g=g, beta=beta, N=made.N, S=made.S, do=do, dX=dX, dS=dS, dA=dA, dP=dP, D=made.D, table=table,
             dq=dq, dk=dk, dg=dg, part=part[1:], H=H, rows=call.rows, scale=scale,
         ),
-        "K", "V", "BK", "BV", "C", *OPERANDS,
-        BOUNDED=bounded,
+        "K", "V", "BK", "BV", "C", "LEVELS", *OPERANDS,
+        BOUNDED=bounded and call.operand == torch.bfloat16,
     )  # fmt: skip
     dbeta = part.sum(0).to(beta.dtype).view(beta.shape)
     return dq, dk, dv, dg, dbeta, dinitial

@@ -13,7 +13,7 @@ then dq = sigma, dk = omega + beta rho, dbeta = v . dX + k . rho, and a gate is 
 dg = reverse running sum of (q sigma + beta k rho - k omega) + e^(G_C) rowsum(dS' S) + sum_j k_j e^(G_C-G_j) (dS' N_j)
 (`key_grads`). The products over (i, j) go through the same levels as in the forward.
 
-Legend: C chunk rows, H heads, K key channels, V value channels; BK, BV channels of a tile.
+Legend: C = 2^LEVELS chunk rows, H heads, K key channels, V value channels; BK, BV channels of a tile.
 """
 
 import triton
@@ -117,7 +117,8 @@ def solve_grads(
 @triton.jit
 def key_grads(
     q, k, g, beta, N, S, do, dX, dS, dA, dP, D, table, dq, dk, dg, part, H, rows, scale,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr, BOUNDED: tl.constexpr,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, C: tl.constexpr,
+    LEVELS: tl.constexpr, BOUNDED: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     """dq, dk, dg [rows,H,K] and k . rho [tile of keys,rows,H] of one chunk, head and tile of keys."""
@@ -155,7 +156,7 @@ def key_grads(
         sent += product(tl.trans(a), keys * early * b[:, None], OPERAND, PRECISION, EMULATE)
         omega += late * sent
     # a real loop: unrolled, all levels would want their registers at once
-    for level in range(4 if BOUNDED else 0, 6):
+    for level in range(4 if BOUNDED else 0, LEVELS):
         size = 1 << level
         pair = pairs(row, col, size)
         a = tl.where(pair, load_operand(dA, first * C, i, n, i, H * C, C), 0.0)

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """What the Triton kernels of KDA share: loads of chunk rows, products in the operand type, decays inside a chunk.
 
-A chunk is C = 64 rows of one sequence. ``table`` has one int32 pair a chunk: its first row in the flattened stream and how
+A chunk is C rows of one sequence. ``table`` has one int32 pair a chunk: its first row in the flattened stream and how
 many rows it has (0 for an entry that is not used). Tensors keep the layout of the stream, [rows, H, D].
 """
 

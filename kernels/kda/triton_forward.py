@@ -8,13 +8,14 @@
 `chunk_tiles` makes P and L, `chunk_rows` W, U, R, e^G q and e^(G_C), `chunk_states` walks over the chunks of a sequence,
 `chunk_outputs` makes O. All but the third run for every chunk at once.
 
-How B and P stay finite for any gate: a pair (i, j) belongs to the one level s = 1, 2, 4, .., 32 where j lies in an even block
+How B and P stay finite for any gate: a pair (i, j) belongs to the one level s = 1, 2, 4, .., C/2 where j lies in an even block
 of s rows and i in the odd block after it. There the decay splits at the boundary between the two blocks into a factor of i and
 a factor of j, both at most 1, and both products of gates that lie between them, so nothing large is formed, nothing is lost by
-subtraction, and no row sees a later gate. Every level is one product of whole 64x64 tiles, masked. With gates of at least
--5 the levels below 16 become one: e^(+-80) still fits a float32, more so when its middle, 40, is taken to both sides.
+subtraction, and no row sees a later gate. Every level is one product of whole CxC tiles, masked. With gates of at least
+-5 the levels below 16 become one: e^(+-80) still fits, more so when its middle, 40, is taken to both sides. (Only for bfloat16
+operands; where float32 is asked for, the levels lose nothing.)
 
-Legend: C chunk rows, H heads, K key channels, V value channels; BK, BV channels of a tile.
+Legend: C = 2^LEVELS chunk rows, H heads, K key channels, V value channels; BK, BV channels of a tile.
 """
 
 import triton
@@ -29,7 +30,7 @@ LEAST = tl.constexpr(3.3e-37)  # e^-84: a gate below the promised bound gives wr
 @triton.jit
 def chunk_tiles(
     q, k, g, beta, table, P, L, H,
-    K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, BOUNDED: tl.constexpr,
+    K: tl.constexpr, BK: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, BOUNDED: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, FINE: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
     """P and L [rows,H,C] of one chunk and head."""
@@ -60,7 +61,7 @@ def chunk_tiles(
             a += tl.where(block, product(keys * rise * HALF, written, OPERAND, PRECISION, EMULATE), 0.0)
             p += tl.where(block, product(queries * rise * HALF, written, OPERAND, PRECISION, EMULATE), 0.0)
         # a real loop: unrolled, all levels would want their registers at once
-        for level in range(4 if BOUNDED else 0, 6):
+        for level in range(4 if BOUNDED else 0, LEVELS):
             size = 1 << level
             both = keys * tl.where((row & size) != 0, rise, fall)
             written = tl.trans(both)
@@ -74,7 +75,7 @@ def chunk_tiles(
     # inverse of I + a by doubling blocks, which is substitution and as stable
     a *= b[:, None]
     inverse = tl.where(row == col, 1.0, 0.0) - tl.where(pairs(row, col, 1), a, 0.0)
-    for level in range(1, 6):
+    for level in range(1, LEVELS):
         part = tl.where(pairs(row, col, 1 << level), a, 0.0)
         known = product(part, inverse, tl.float32, FINE, EMULATE)
         inverse -= product(inverse, known, tl.float32, FINE, EMULATE)

@@ -1,6 +1,6 @@
 """The Triton form of KDA as operators that the compiler knows; imported only where that form is chosen.
 
-Legend: B batch, T tokens, N sequences, H heads, K key channels, V value channels, C = 64 rows of a chunk.
+Legend: B batch, T tokens, N sequences, H heads, K key channels, V value channels, C rows of a chunk.
 """
 
 import weakref
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..checks import bounds as check_bounds
 from .ops import sequence_lengths
-from .triton import CHUNK, backward, forward, recurrent
+from .triton import backward, forward, recurrent, saved_shape
 
 RECURRENT_TOKENS = 16
 """Up to this many tokens a sequence, with a state and without gradients, the recurrence itself is the faster form."""
@@ -52,13 +52,13 @@ def kda_op(
 
 @kda_op.register_fake
 def _(q, k, v, g, beta, initial_state, cu_seqlens, scale, bounded, need_final):  # type: ignore[no-untyped-def]
-    B, T, H, K = q.shape
+    _, _, H, K = q.shape
     shape = (_state_count(q, cu_seqlens), H, K, v.shape[3]) if need_final else (0,)
     operand = torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32
     return (
         v.new_empty(v.shape),
         q.new_empty(shape, dtype=torch.float32),
-        q.new_empty((2, B, T, H, CHUNK), dtype=operand),
+        q.new_empty(saved_shape(q), dtype=operand),
     )
 
 
