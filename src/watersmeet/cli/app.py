@@ -299,17 +299,16 @@ def bench_model(
     run_bench(sizes=size or (), dtypes=dtype or (), tokens=tokens, json_file=json_file)
 
 
-@bench_app.command("model")
-def bench_model(
-    size: Annotated[list[str] | None, typer.Option("--size", help="4m or 100m; both when left out.")] = None,
-    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="float32 or bfloat16; both when left out.")] = None,
-    tokens: Annotated[int, typer.Option(help="Length of the prompt that is read.")] = 4096,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all numbers.")] = None,
+@bench_app.command("load")
+def bench_load(
+    model: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="A published model folder; without it, 2 GB are made up.")
+    ] = None,
 ) -> None:
-    """Decoding, reading and memory of whole models beside the peer's."""
-    from watersmeet.cli.bench_model import run as run_bench
+    """Time and memory of loading a published model beside reading its files."""
+    from watersmeet.cli.bench_load import run as run_bench
 
-    run_bench(sizes=size or (), dtypes=dtype or (), tokens=tokens, json_file=json_file)
+    run_bench(model)
 
 
 @bench_app.command("screenshot-to-code")
