@@ -2,7 +2,7 @@
 
 The public functions are loaded on first use, so importing this package does not import torch::
 
-    from watersmeet.kernels import kda, kda_gate, short_conv, attnres, expert_glu, situ_glu, swi_glu, newton_schulz
+    from watersmeet.kernels import kda, kda_gate, short_conv, attnres, expert_glu, situ_glu, swi_glu, mla_decode
 """
 
 if __name__ != "watersmeet.kernels":
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .experts import swi_glu as swi_glu
     from .kda import kda as kda
     from .kda import kda_gate as kda_gate
+    from .mla import mla_decode as mla_decode
     from .mxfp4 import mxfp4_decode as mxfp4_decode
     from .mxfp4 import mxfp4_encode as mxfp4_encode
     from .newton_schulz import newton_schulz as newton_schulz
@@ -35,6 +36,7 @@ _HOMES = {
     "swi_glu": "experts",
     "mxfp4_decode": "mxfp4",
     "mxfp4_encode": "mxfp4",
+    "mla_decode": "mla",
     "newton_schulz": "newton_schulz",
 }
 __all__ = list(_HOMES)

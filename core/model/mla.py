@@ -18,6 +18,7 @@ from watersmeet.core.cache import LatentBuffer
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.ops import Layout, Linear, RMSNorm, Step
+from watersmeet.kernels.mla import mla_decode
 
 
 def attention_mask(length: int, past: int, block_L: Tensor | None, device: torch.device) -> Tensor:
@@ -144,12 +145,5 @@ class LatentAttention(nn.Module):
         w_key, w_value = self.kv_b_proj.weight.to(x_ND.dtype).view(self.num_heads, -1, self.rank).split(
             [self.nope, self.v_dim], dim=1
         )  # fmt: skip
-        q_own, q_shared = q.split([self.nope, self.shared], dim=-1)
-        q_latent = torch.bmm(q_own.transpose(0, 1), w_key).transpose(0, 1)
-        query_NHR = torch.cat([q_latent, q_shared], dim=-1)
-        scores = torch.bmm(query_NHR, seen_NSR.transpose(1, 2)).float() * self.scale
-        if step.mask_NS is not None:
-            scores = scores + step.mask_NS[:, None]
-        mixed_NHR = torch.bmm(scores.softmax(-1).to(rows.dtype), seen_NSR[..., : self.rank])
-        o_NHV = torch.bmm(mixed_NHR.transpose(0, 1), w_value.transpose(1, 2)).transpose(0, 1)
+        o_NHV = mla_decode(q, seen_NSR, w_key, w_value, scale=self.scale, mask=step.mask_NS)
         return self._output(o_NHV, gate)

@@ -32,7 +32,7 @@ CONFIGS: dict[str, dict[int, dict[str, int]]] = {
         64: {"BN": 64, "BK": 32, "num_warps": 8, "num_stages": 2},
     },
 }
-MOST_PACKED = 64
+MOST_PACKED = {"half": 64, "full": 32}
 """Rows of a tile for packed weights: decoding takes the registers that a larger one would need."""
 
 
@@ -260,7 +260,7 @@ class _Plan:
     def __init__(self, x: Tensor, offsets: Tensor, experts: int, packed: bool) -> None:
         rows = x.shape[0]
         kind = "half" if x.element_size() == 2 else "full"
-        mean, sizes = rows / max(1, experts), [BM for BM in CONFIGS[kind] if not packed or BM <= MOST_PACKED]
+        mean, sizes = rows / max(1, experts), [BM for BM in CONFIGS[kind] if not packed or MOST_PACKED[kind] >= BM]
         self.BM = next((BM for BM in sizes if mean <= BM), sizes[-1])
         self.options = {**_stages(CONFIGS[kind][self.BM], torch.version.hip is not None), "BM": self.BM}
         self.precision = _precision(kind, torch.version.hip is not None)
@@ -384,7 +384,7 @@ def compile_cases() -> list[Case]:
                 launch = {key: tile.pop(key) for key in ("num_warps", "num_stages")}
                 precision = _precision(kind, chips is hip)
                 for weights, w in (("same", x), ("master", "*fp32"), ("packed", "*u8")):
-                    if (weights == "master" and kind == "full") or (weights == "packed" and BM > MOST_PACKED):
+                    if (weights == "master" and kind == "full") or (weights == "packed" and MOST_PACKED[kind] < BM):
                         continue
                     held = {
                         **tile,

@@ -1,10 +1,10 @@
 """Newton-Schulz orthogonalisation for Muon."""
 
-import torch
 from torch import Tensor
 
 from ..dispatch import form
-from .reference import COEFFICIENTS, newton_schulz_reference
+from .ops import newton_schulz_op
+from .reference import newton_schulz_reference
 
 __all__ = ["newton_schulz"]
 
@@ -14,18 +14,17 @@ def newton_schulz(x: Tensor, *, steps: int = 5) -> Tensor:
 
     Singular values of the result lie in about 0.68 ... 1.13 (they do not converge to 1; Muon does not need it). The
     computation keeps x's dtype.
+
+    Raises:
+        ValueError: x is no matrix, or the number of steps is negative. TypeError: its dtype is not floating.
     """
+    if x.dim() < 2 or steps < 0:
+        raise ValueError(
+            f"newton_schulz got x {tuple(x.shape)} and {steps} steps; expected [...,m,n] and a number >= 0"
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"newton_schulz got x in {x.dtype}; expected a floating dtype")
     if form("newton_schulz", x, triton=False) == "reference":
         return newton_schulz_reference(x, steps=steps)
-    a, b, c = COEFFICIENTS
-    tall = x.shape[-2] > x.shape[-1]
-    y = x.mT if tall else x
-    y = y / (torch.linalg.matrix_norm(y, keepdim=True) + 1e-7)
-    shape = y.shape
-    y = y.reshape(-1, *shape[-2:])
-    for _ in range(steps):
-        gram = torch.bmm(y, y.mT)
-        poly = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        y = torch.baddbmm(y, poly, y, beta=a)
-    y = y.reshape(shape)
-    return y.mT if tall else y
+    y: Tensor = newton_schulz_op(x, steps)
+    return y

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from watersmeet.kernels import attnres, dispatch, expert_glu, kda_gate, short_conv
+from watersmeet.kernels import attnres, dispatch, expert_glu, kda_gate, mla_decode, newton_schulz, short_conv
 
 OPERATORS = torch.ops.watersmeet
 
@@ -85,3 +85,63 @@ def test_expert_glu(form):
         scales = [torch.full((3, 32, 1), 120, dtype=torch.uint8)] * 3
         opcheck(OPERATORS.expert_glu, (normal(7, 32), offsets, *codes, *scales, 4.0, 25.0, True))
         whole_graph(lambda x, *w: expert_glu(x, offsets, *w), x, gate, up, down)
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (2, 9, 5)])
+def test_newton_schulz(shape):
+    opcheck(OPERATORS.newton_schulz, (normal(*shape), 3))
+    whole_graph(lambda x: newton_schulz(x, steps=3), normal(*shape))
+    x = normal(*shape, dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: newton_schulz(x, steps=3), (x,))
+
+
+def test_newton_schulz_of_zeros_and_strided_matrices():
+    zeros = torch.zeros(2, 3, 4).requires_grad_()
+    y = newton_schulz(zeros)
+    assert not y.any() and torch.isfinite(torch.autograd.grad(y.sum(), zeros)[0]).all()
+    x = normal(7, 3, 5, grad=False)
+    torch.testing.assert_close(newton_schulz(x.permute(1, 0, 2)), newton_schulz(x.permute(1, 0, 2).contiguous()))
+    for wrong, kind in ((torch.zeros(3), ValueError), (torch.zeros(3, 3, dtype=torch.int64), TypeError)):
+        with pytest.raises(kind, match="newton_schulz got x"):
+            newton_schulz(wrong)
+
+
+def latent_inputs(dtype=torch.float32):
+    """q, cache, w_key, w_value of 3 streams, 2 heads, 4 own and 3 shared channels, rank 6, values of 5; a mask."""
+    tensors = [normal(3, 2, 7), normal(3, 8, 9, seed=1), normal(2, 4, 6, seed=2), normal(2, 5, 6, seed=3)]
+    mask = torch.zeros(3, 8)
+    mask[0, 5:], mask[2, 1:] = -torch.inf, -torch.inf
+    return [t.detach().to(dtype).requires_grad_() for t in tensors], mask
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_mla_decode(masked):
+    inputs, mask = latent_inputs()
+    mask = mask if masked else None
+    opcheck(OPERATORS.mla_decode, (*inputs, mask, 0.4))
+    whole_graph(lambda *x: mla_decode(*x, scale=0.4, mask=mask), *inputs)
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        inputs, _ = latent_inputs(dtype)
+        o = mla_decode(*inputs, scale=0.4, mask=mask)
+        with dispatch.forced("reference"):
+            exact = [x.detach().double().requires_grad_() for x in inputs]
+            want = mla_decode(*exact, scale=0.4, mask=mask)
+        direction = normal(*o.shape, seed=9, dtype=torch.float64, grad=False)
+        grads = torch.autograd.grad((o.double() * direction).sum(), inputs)
+        want_grads = torch.autograd.grad((want * direction).sum(), exact)
+        assert o.dtype == dtype
+        for one, other in ((o, want), *zip(grads, want_grads, strict=True)):
+            assert (one.double() - other).norm() <= tolerance * (1 + other.norm())
+
+
+def test_mla_decode_says_what_is_wrong():
+    inputs, mask = latent_inputs()
+    q, cache, w_key, w_value = inputs
+    wrong = [(q[0], *inputs[1:]), (q, cache[:, :, :8], w_key, w_value), (q, cache[:, :0], w_key, w_value)]
+    for arguments in wrong:
+        with pytest.raises(ValueError, match=r"mla_decode got q .* expected .N,H,A.P."):
+            mla_decode(*arguments, scale=1.0)
+    with pytest.raises(ValueError, match="mask"):
+        mla_decode(*inputs, scale=1.0, mask=mask[:, 1:])
+    with pytest.raises(TypeError, match="w_key in torch.int64"):
+        mla_decode(q, cache, w_key.long(), w_value, scale=1.0)
