@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ..dispatch import form
 from .gate import gate_op
-from .ops import kda_chunked, sequence_lengths
+from .ops import kda_chunked, native_fits, sequence_lengths
 from .recurrent import MAX_TOKENS, kda_recurrent
 from .reference import kda_gate_reference, kda_reference
 
@@ -35,8 +35,8 @@ def kda(
         scale: factor of the output, ``K ** -0.5`` when None.
         initial_state: [N,H,K,V] state before the first token of each sequence, zero when None.
         cu_seqlens: [N+1] int32 boundaries of packed sequences, needs B == 1; the state restarts at every boundary.
-        gate_lower_bound: a promise that no value of g is below this; -5.0 or more saves time. A broken promise costs
-            accuracy, never finiteness.
+        gate_lower_bound: a promise that no value of g is below this; -5.0 or more saves time in the Triton and torch
+            forms. A broken promise costs accuracy, never finiteness.
         output_final_state: also return the states after the last token of each sequence, [N,H,K,V] float32.
 
     Returns:
@@ -64,7 +64,8 @@ def kda(
             q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens, bounded=bounded,
             need_final=output_final_state,
         )  # fmt: skip
-    if initial_state is not None and T // (1 if cu_seqlens is None else cu_seqlens.shape[0] - 1) <= MAX_TOKENS:
+    few = T // (1 if cu_seqlens is None else max(1, cu_seqlens.shape[0] - 1)) <= MAX_TOKENS
+    if initial_state is not None and few and not native_fits(q, k, v):
         # a decoding step: as many tokens for every sequence, and few
         lengths = sequence_lengths(B, T, cu_seqlens)
         if lengths and 0 < min(lengths) == max(lengths) <= MAX_TOKENS:

@@ -1,4 +1,8 @@
-"""The chunked form as differentiable operations: a Function for eager use, an opaque operator for ``torch.compile``."""
+"""KDA's CPU forms as differentiable operations: a Function for eager use, an opaque operator for ``torch.compile``.
+
+The native form runs wherever it fits, the torch form (`chunked.py`) everywhere else; a saved buffer without numbers says
+that the native one ran, for it keeps nothing but its inputs.
+"""
 
 from typing import Any
 
@@ -21,6 +25,79 @@ def sequence_lengths(B: int, T: int, cu_seqlens: Tensor | None) -> tuple[int, ..
     return lengths
 
 
+def native_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the native form can run on these tensors."""
+    from ..native.kda import native_fits  # only here: that room builds on this one
+
+    return native_fits(q, k, v)
+
+
+def _native_bounds(lengths: tuple[int, ...], cu_seqlens: Tensor | None) -> Tensor:
+    if cu_seqlens is not None:
+        return cu_seqlens.to(torch.int32).contiguous()
+    return torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+    scale: float,
+    bounded: bool,
+    need_final: bool,
+    need_saved: bool,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    lengths = sequence_lengths(q.shape[0], q.shape[1], cu_seqlens)
+    if native_fits(q, k, v):
+        from ..native.kda import native_forward
+
+        o, final = native_forward(
+            q, k, v, g, beta, _native_bounds(lengths, cu_seqlens), initial_state, scale=scale, need_final=need_final
+        )
+        return o, final, q.new_empty(0, dtype=torch.float32)
+    return forward(
+        q, k, v, g, beta, initial_state, scale=scale, lengths=lengths, bounded=bounded, need_final=need_final,
+        need_saved=need_saved,
+    )  # fmt: skip
+
+
+def _run_backward(
+    buffer: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor | None,
+    do: Tensor,
+    dfinal: Tensor | None,
+    cu_seqlens: Tensor | None,
+    scale: float,
+    bounded: bool,
+    need_initial: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    lengths = sequence_lengths(q.shape[0], q.shape[1], cu_seqlens)
+    if buffer.numel() == 0 and native_fits(q, k, v):
+        from ..native.kda import native_backward
+
+        return native_backward(
+            q, k, v, g, beta, _native_bounds(lengths, cu_seqlens), initial_state, do, dfinal, scale=scale,
+            need_initial=need_initial,
+        )  # fmt: skip
+    if buffer.numel() == 0:  # another form was forced meanwhile
+        _, _, buffer = forward(
+            q, k, v, g, beta, initial_state, scale=scale, lengths=lengths, bounded=bounded, need_final=False,
+            need_saved=True,
+        )  # fmt: skip
+    return backward(
+        buffer, q, k, v, g, beta, do, dfinal, scale=scale, lengths=lengths, bounded=bounded, need_initial=need_initial
+    )
+
+
 class _KDA(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
@@ -31,24 +108,32 @@ class _KDA(torch.autograd.Function):
         g: Tensor,
         beta: Tensor,
         initial_state: Tensor | None,
-        options: dict[str, Any],
+        cu_seqlens: Tensor | None,
+        scale: float,
+        bounded: bool,
         need_final: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        out, final, buffer = forward(
-            q, k, v, g, beta, initial_state, **options, need_final=need_final, need_saved=any(ctx.needs_input_grad)
+        learning = any(ctx.needs_input_grad)
+        out, final, buffer = _run(
+            q, k, v, g, beta, initial_state, cu_seqlens, scale, bounded, need_final, need_saved=learning
         )
-        ctx.options = options
-        ctx.initial_dtype = None if initial_state is None else initial_state.dtype
-        ctx.save_for_backward(buffer, q, k, v, g, beta)
+        if learning:
+            ctx.save_for_backward(buffer, q, k, v, g, beta, initial_state)
+            # the bounds themselves, because a caller may lay the next batch's over them
+            ctx.cu_seqlens = None if cu_seqlens is None else cu_seqlens.clone()
+            ctx.scale, ctx.bounded, ctx.need_final = scale, bounded, need_final
         return out, final
 
     @staticmethod
     def backward(ctx: Any, do: Tensor, dfinal: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
         need = ctx.needs_input_grad[5]
+        saved = ctx.saved_tensors
         # the checker cannot count what a star brings
-        whole: Any = backward
-        *grads, dinitial = whole(*ctx.saved_tensors, do, dfinal, **ctx.options, need_initial=need)
-        return *grads, dinitial.to(ctx.initial_dtype) if need else None, None, None
+        whole: Any = _run_backward
+        *grads, dinitial = whole(
+            *saved, do, dfinal if ctx.need_final else None, ctx.cu_seqlens, ctx.scale, ctx.bounded, need
+        )
+        return *grads, dinitial.to(saved[6].dtype) if need else None, None, None, None, None
 
 
 @torch.library.custom_op("watersmeet::kda", mutates_args=())
@@ -64,11 +149,7 @@ def _kda_op(
     bounded: bool,
     need_final: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    lengths = sequence_lengths(q.shape[0], q.shape[1], cu_seqlens)
-    out, final, buffer = forward(
-        q, k, v, g, beta, initial_state, scale=scale, lengths=lengths, bounded=bounded, need_final=need_final,
-        need_saved=True,
-    )  # fmt: skip
+    out, final, buffer = _run(q, k, v, g, beta, initial_state, cu_seqlens, scale, bounded, need_final, need_saved=True)
     return out, buffer.new_empty(0) if final is None else final, buffer
 
 
@@ -78,12 +159,9 @@ def _(q, k, v, g, beta, initial_state, cu_seqlens, scale, bounded, need_final): 
     V = v.shape[3]
     N = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
     dtype = torch.promote_types(torch.float32, q.dtype)
+    saved = 0 if native_fits(q, k, v) else saved_size(B * T, N, H, K, V)
     final = q.new_empty((N, H, K, V) if need_final else (0,), dtype=dtype)
-    return (
-        v.new_empty(v.shape),
-        final,
-        q.new_empty((saved_size(B * T, N, H, K, V),), dtype=dtype),
-    )
+    return v.new_empty(v.shape), final, q.new_empty((saved,), dtype=dtype)
 
 
 @torch.library.custom_op("watersmeet::kda_backward", mutates_args=())
@@ -94,6 +172,7 @@ def _kda_backward_op(
     v: Tensor,
     g: Tensor,
     beta: Tensor,
+    initial_state: Tensor | None,
     do: Tensor,
     dfinal: Tensor,
     cu_seqlens: Tensor | None,
@@ -102,16 +181,17 @@ def _kda_backward_op(
     need_final: bool,
     need_initial: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    lengths = sequence_lengths(q.shape[0], q.shape[1], cu_seqlens)
-    *grads, dinitial = backward(
-        buffer, q, k, v, g, beta, do, dfinal if need_final else None, scale=scale, lengths=lengths, bounded=bounded,
-        need_initial=need_initial,
+    *grads, dinitial = _run_backward(
+        buffer, q, k, v, g, beta, initial_state, do, dfinal if need_final else None, cu_seqlens, scale, bounded,
+        need_initial,
     )  # fmt: skip
     return *grads, buffer.new_empty(0) if dinitial is None else dinitial  # type: ignore[return-value]
 
 
 @_kda_backward_op.register_fake
-def _(buffer, q, k, v, g, beta, do, dfinal, cu_seqlens, scale, bounded, need_final, need_initial):  # type: ignore[no-untyped-def]
+def _(  # type: ignore[no-untyped-def]
+    buffer, q, k, v, g, beta, initial_state, do, dfinal, cu_seqlens, scale, bounded, need_final, need_initial
+):
     N = q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     shape = (N, q.shape[2], q.shape[3], v.shape[3]) if need_initial else (0,)
     return *(x.new_empty(x.shape) for x in (q, k, v, g, beta)), buffer.new_empty(shape)
@@ -119,17 +199,16 @@ def _(buffer, q, k, v, g, beta, do, dfinal, cu_seqlens, scale, bounded, need_fin
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     q, k, v, g, beta, initial_state, cu_seqlens, ctx.scale, ctx.bounded, ctx.need_final = inputs
-    ctx.initial_dtype = None if initial_state is None else initial_state.dtype
-    ctx.save_for_backward(output[2], q, k, v, g, beta, cu_seqlens)
+    ctx.save_for_backward(output[2], q, k, v, g, beta, initial_state, cu_seqlens)
 
 
 def _backward(ctx: Any, do: Tensor, dfinal: Tensor, _: Tensor) -> tuple[Any, ...]:
-    buffer, q, k, v, g, beta, cu_seqlens = ctx.saved_tensors
-    need = ctx.initial_dtype is not None
+    *saved, cu_seqlens = ctx.saved_tensors
+    need = ctx.needs_input_grad[5]
     *grads, dinitial = _kda_backward_op(
-        buffer, q, k, v, g, beta, do, dfinal, cu_seqlens, ctx.scale, ctx.bounded, ctx.need_final, need
-    )
-    return *grads, dinitial.to(ctx.initial_dtype) if need else None, None, None, None, None
+        *saved, do, dfinal, cu_seqlens, ctx.scale, ctx.bounded, ctx.need_final, need
+    )  # fmt: skip
+    return *grads, dinitial.to(saved[6].dtype) if need else None, None, None, None, None
 
 
 _kda_op.register_autograd(_backward, setup_context=_setup)
@@ -152,7 +231,7 @@ def kda_chunked(
     if torch.compiler.is_compiling():
         out, final, _ = _kda_op(q, k, v, g, beta, initial_state, cu_seqlens, scale, bounded, need_final)
         return out, final if need_final else None
-    lengths = sequence_lengths(q.shape[0], q.shape[1], cu_seqlens)
-    options = {"scale": scale, "lengths": lengths, "bounded": bounded}
-    result: tuple[Tensor, Tensor | None] = _KDA.apply(q, k, v, g, beta, initial_state, options, need_final)
+    result: tuple[Tensor, Tensor | None] = _KDA.apply(
+        q, k, v, g, beta, initial_state, cu_seqlens, scale, bounded, need_final
+    )
     return result

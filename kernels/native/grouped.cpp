@@ -5,32 +5,6 @@
 
 constexpr int NV = 4, PANEL = NV * W, MR = 6, DEPTH = 128, ROWS = 384;
 
-// from[i] -> to[j * stride + i], W rows of W numbers
-static inline void turn(const float* from, int64_t apart, float* to, int64_t stride) {
-#if defined(__GNUC__) && !defined(__clang__)
-    typedef int32_t lanes __attribute__((vector_size(W * 4)));
-    vec row[W];
-    for (int i = 0; i < W; i++) row[i] = load(from + i * apart);
-    for (int s = 1; s < W; s *= 2) {
-        lanes low, high;
-        for (int l = 0; l < W; l++) {
-            low[l] = l & s ? W + l - s : l;
-            high[l] = l & s ? W + l : l + s;
-        }
-        for (int i = 0; i < W; i++)
-            if (!(i & s)) {
-                const vec a = row[i], b = row[i + s];
-                row[i] = __builtin_shuffle(a, b, low);
-                row[i + s] = __builtin_shuffle(a, b, high);
-            }
-    }
-    for (int j = 0; j < W; j++) store(to + j * stride, row[j]);
-#else
-    for (int i = 0; i < W; i++)
-        for (int j = 0; j < W; j++) to[j * stride + i] = from[i * apart + j];
-#endif
-}
-
 // w [rows, cols] -> panels [rows / PANEL][cols][PANEL], the last one filled up with zeros
 static void lay_out(const float* w, int64_t rows, int64_t cols, float* out) {
     for (int64_t p = 0; p < rows; p += PANEL, out += cols * PANEL) {

@@ -1,4 +1,5 @@
-// Kimi Delta Attention in chunks of 16 tokens, forwards for any log decay, backwards for log decays in [-5, 0].
+// Kimi Delta Attention in chunks of at most 16 tokens, for any log decay. Backwards, a chunk ends early where the decay over it
+// would leave float32.
 // Source of the chunk form: Kimi Linear report (arXiv:2510.26692); the bound makes e^{-G} of a chunk fit float32.
 // Per stream and head, with G the running sum of g inside a chunk, E = e^G, k+ = k E, q+ = q E, k- = k / E, k= = k e^{Gn - G}:
 //   R = v - k+ S;   (I + A) Y = beta R,  A_ij = beta_i k+_i . k-_j  (i > j)
@@ -8,6 +9,7 @@
 
 constexpr int C = 16;
 constexpr float LOWEST = -80.0f;  // e^80 and what it multiplies fit float32
+constexpr float GONE = -40.0f;    // what a row of its own decays by this much is far below the rounding of all else
 
 // c[m, NV * W] (+)= a b with a(i, k) = a[i * ra + k * ca]; rows of b and c are `stride` apart
 template <int MR, int NV, bool ADD>
@@ -74,14 +76,15 @@ struct Chunk {
         load_rows(Q, key_stride, n, K, q.data());
         load_rows(Kk, key_stride, n, K, k.data());
         load_rows(Vv, value_stride, n, V, v.data());
-        std::vector<float>& sum = kmT;  // scratch until it is filled
-        std::fill(sum.begin(), sum.begin() + K, 0.0f);
+        float* const sum = kmT.data();  // scratch until it is filled
+        std::fill(sum, sum + K, 0.0f);
+        const float floor = n == 1 ? GONE : -INFINITY;
         for (int i = 0; i < n; i++) {
             const float* gi = g + i * key_stride;
-            float *e = E.data() + i * K, *s = sum.data(), *all = G.data() + i * K;
+            float *e = E.data() + i * K, *s = sum, *all = G.data() + i * K;
 #pragma omp simd
             for (int c = 0; c < K; c++) {
-                s[c] += gi[c];
+                s[c] = std::max(s[c] + gi[c], floor);
                 all[c] = s[c];
                 e[c] = fast_exp(s[c]);
             }
@@ -198,17 +201,30 @@ struct Chunk {
         }
         product<true>(K, V, n, ke.data(), 1, K, Y.data(), V, S, V);
     }
-
-    void advance_transposed(float* S) const {  // S [V, K]
-        const float* last = E.data() + (n - 1) * K;
-        for (int x = 0; x < V; x++) {
-            float* s = S + x * K;
-#pragma omp simd
-            for (int c = 0; c < K; c++) s[c] *= last[c];
-        }
-        product<true>(V, K, n, Y.data(), 1, V, ke.data(), K, S, K);
-    }
 };
+
+// rows from t on, at most C and at least one, over which no channel decays below LOWEST
+static int rows_that_fit(const float* g, int64_t stride, int K, int64_t left, float* sum) {
+    const int most = (int)std::min<int64_t>(C, left);
+    std::fill(sum, sum + K, 0.0f);
+    for (int i = 0; i < most; i++) {
+        const float* gi = g + i * stride;
+        float low = 0;
+#pragma omp simd reduction(min : low)
+        for (int c = 0; c < K; c++) {
+            sum[c] += gi[c];
+            low = std::min(low, sum[c]);
+        }
+        if (low < LOWEST) return std::max(i, 1);
+    }
+    return most;
+}
+
+// [rows, cols] -> [cols, rows], both multiples of 16
+static void turn_over(const float* from, int rows, int cols, float* to) {
+    for (int i = 0; i < rows; i += W)
+        for (int j = 0; j < cols; j += W) turn(from + (int64_t)i * cols + j, cols, to + (int64_t)j * rows + i, rows);
+}
 
 // q, k, g [T, H, K]; v, o [T, H, V]; beta [T, H]; cu [N + 1]; states [N, H, K, V] or null
 template <class T>
@@ -245,143 +261,161 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
     }
 }
 
+// States are kept once a segment of so many chunks, and made again inside the segment at hand: memory does not grow with T
+// beyond one state in SEGMENT chunks.
+constexpr int SEGMENT = 64;
+
+// initial, d_final, d_initial [N, H, K, V] or null
 template <class T>
 static void backward(const T* q, const T* k, const T* v, const float* g, const float* beta, const int* cu, int streams,
-                     int H, int K, int V, float scale, const T* d_o, T* d_q, T* d_k, T* d_v, float* d_g, float* d_beta,
-                     int threads) {
+                     int H, int K, int V, float scale, const float* initial, const T* d_o, const float* d_final, T* d_q,
+                     T* d_k, T* d_v, float* d_g, float* d_beta, float* d_initial, int threads) {
 #pragma omp parallel num_threads(threads)
     {
         const TinyIsZero tiny;
         Chunk chunk(K, V);
-        const int size = K * V;
-        std::vector<float> S(size), states, dS(size), dST(size), dO(C * V), dY(C * V), YT(V * C), dP(C * C), dA(C * C);
-        std::vector<float> dqp(C * K), dkp(C * K), dkm(C * K), dke(C * K), dG(K), carry(K), negative(C * V);
+        const int64_t size = (int64_t)K * V;
+        std::vector<float> S(size), ST(size), dS(size), dST(size), kept, states, dO(C * V), dY(C * V), YT(V * C), dP(C * C), dA(C * C);
+        std::vector<float> dqp(C * K), dkp(C * K), dkm(C * K), dke(C * K), carry(K), negative(C * V);
+        std::vector<int64_t> cuts;
 #pragma omp for schedule(dynamic, 1)
         for (int task = 0; task < streams * H; task++) {
             const int64_t stream = task / H, h = task % H, begin = cu[stream], end = cu[stream + 1];
-            const int chunks = (end - begin + C - 1) / C;
-            // first the states once more, transposed, one a chunk
-            if ((int64_t)states.size() < (int64_t)chunks * size) states.resize((int64_t)chunks * size);
-            std::fill(S.begin(), S.end(), 0.0f);
-            std::fill(states.begin(), states.begin() + std::min<int64_t>(size, states.size()), 0.0f);
-            auto enter = [&](int i) {
-                const int64_t t = begin + (int64_t)i * C, at = t * H + h;
+            const int64_t own = (stream * H + h) * size;
+            cuts.assign(1, begin);
+            for (int64_t t = begin; t < end; cuts.push_back(t))
+                t += rows_that_fit(g + (t * H + h) * K, (int64_t)H * K, K, end - t, carry.data());
+            const int64_t chunks = (int64_t)cuts.size() - 1, segments = (chunks + SEGMENT - 1) / SEGMENT;
+            auto enter = [&](int64_t i) {
+                const int64_t at = cuts[i] * H + h;
                 chunk.read(q + at * K, k + at * K, v + at * V, g + at * K, beta + at, (int64_t)H * K, (int64_t)H * V, H,
-                           (int)std::min<int64_t>(C, end - t));
+                           (int)(cuts[i + 1] - cuts[i]));
                 return at;
             };
-            for (int i = 0; i + 1 < chunks; i++) {
+            if (initial)
+                std::memcpy(S.data(), initial + own, size * sizeof(float));
+            else
+                std::fill(S.begin(), S.end(), 0.0f);
+            if ((int64_t)kept.size() < segments * size) kept.resize(segments * size);
+            if ((int64_t)states.size() < std::min<int64_t>(chunks, SEGMENT) * size) states.resize(std::min<int64_t>(chunks, SEGMENT) * size);
+            for (int64_t i = 0; i < chunks; i++) {
+                if (i % SEGMENT == 0) std::memcpy(kept.data() + i / SEGMENT * size, S.data(), size * sizeof(float));
+                if (i >= (segments - 1) * SEGMENT) break;  // the last segment's are made below
                 enter(i);
                 chunk.solve(S.data());
                 chunk.advance(S.data());
-                float* next = states.data() + (int64_t)(i + 1) * size;
-                std::memcpy(next, next - size, size * sizeof(float));
-                chunk.advance_transposed(next);
             }
-            std::fill(dS.begin(), dS.end(), 0.0f);
-            std::fill(dST.begin(), dST.end(), 0.0f);
-            for (int i = chunks - 1; i >= 0; i--) {
-                const int64_t at = enter(i);
-                const int n = chunk.n;
-                const float *ST = states.data() + (int64_t)i * size, *last = chunk.E.data() + (n - 1) * K;
-                // R = v - k+ S from the transposed state: its own transpose, because rows of S are not at hand
-                for (int x = 0; x < V; x++)
-                    for (int c = 0; c < K; c++) S[c * V + x] = ST[x * K + c];
-                chunk.solve(S.data());
-                load_rows(d_o + at * V, (int64_t)H * V, n, V, dO.data());
-                for (int x = 0; x < n * V; x++) dO[x] *= scale;
-                transpose(chunk.Y.data(), n, V, YT.data());
-
-                product<false>(n, C, V, dO.data(), V, 1, YT.data(), C, dP.data(), C);
-                for (int a = 0; a < n; a++)
-                    for (int b = a + 1; b < C; b++) dP[a * C + b] = 0;
-                product<false>(n, V, n, chunk.P.data(), 1, C, dO.data(), V, dY.data(), V);
-                product<true>(n, V, K, chunk.ke.data(), K, 1, dS.data(), V, dY.data(), V);
-                // dY now is the gradient of Y; through (I + A)^T it becomes that of beta R
-                for (int a = n - 1; a >= 0; a--) {
-                    float* y = dY.data() + a * V;
-                    for (int b = a + 1; b < n; b++) {
-                        const float w = chunk.A[b * C + a] * chunk.beta[b], *yb = dY.data() + b * V;
-#pragma omp simd
-                        for (int c = 0; c < V; c++) y[c] -= w * yb[c];
-                    }
+            if (d_final)
+                std::memcpy(dS.data(), d_final + own, size * sizeof(float));
+            else
+                std::fill(dS.begin(), dS.end(), 0.0f);
+            for (int64_t segment = segments - 1; segment >= 0; segment--) {
+                const int64_t first = segment * SEGMENT, last_chunk = std::min(chunks, first + SEGMENT) - 1;
+                std::memcpy(states.data(), kept.data() + segment * size, size * sizeof(float));
+                for (int64_t i = first; i < last_chunk; i++) {
+                    float* next = states.data() + (i - first + 1) * size;
+                    std::memcpy(next, next - size, size * sizeof(float));
+                    enter(i);
+                    chunk.solve(next);
+                    chunk.advance(next);
                 }
-                product<false>(n, C, V, dY.data(), V, 1, YT.data(), C, dA.data(), C);
-                for (int a = 0; a < n; a++) {
-                    const float *y = dY.data() + a * V, *r = chunk.R.data() + a * V, b = chunk.beta[a];
-                    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-                    for (int c = 0; c < V; c++) sum += y[c] * r[c];
-                    for (int j = 0; j < C; j++) {
-                        if (j >= a) {
-                            dA[a * C + j] = 0;
-                        } else {
-                            sum -= dA[a * C + j] * chunk.A[a * C + j];
-                            dA[a * C + j] *= -b;  // gradient of k+ . k-
+                for (int64_t i = last_chunk; i >= first; i--) {
+                    const int64_t at = enter(i);
+                    const int n = chunk.n;
+                    const float *before = states.data() + (i - first) * size, *last = chunk.E.data() + (n - 1) * K;
+                    turn_over(before, K, V, ST.data());
+                    turn_over(dS.data(), K, V, dST.data());
+                    chunk.solve(before);
+                    load_rows(d_o + at * V, (int64_t)H * V, n, V, dO.data());
+                    for (int x = 0; x < n * V; x++) dO[x] *= scale;
+                    transpose(chunk.Y.data(), n, V, YT.data());
+
+                    product<false>(n, C, V, dO.data(), V, 1, YT.data(), C, dP.data(), C);
+                    for (int a = 0; a < n; a++)
+                        for (int b = a + 1; b < C; b++) dP[a * C + b] = 0;
+                    product<false>(n, V, n, chunk.P.data(), 1, C, dO.data(), V, dY.data(), V);
+                    product<true>(n, V, K, chunk.ke.data(), K, 1, dS.data(), V, dY.data(), V);
+                    // dY now is the gradient of Y; through (I + A)^T it becomes that of beta R
+                    for (int a = n - 1; a >= 0; a--) {
+                        float* y = dY.data() + a * V;
+                        for (int b = a + 1; b < n; b++) {
+                            const float w = chunk.A[b * C + a] * chunk.beta[b], *yb = dY.data() + b * V;
+#pragma omp simd
+                            for (int c = 0; c < V; c++) y[c] -= w * yb[c];
                         }
                     }
-                    d_beta[at + (int64_t)a * H] = sum;
-                    float* minus = negative.data() + a * V;  // gradient of k+ S; with the other sign that of v
-                    T* dv = d_v + (at + (int64_t)a * H) * V;
+                    product<false>(n, C, V, dY.data(), V, 1, YT.data(), C, dA.data(), C);
+                    for (int a = 0; a < n; a++) {
+                        const float *y = dY.data() + a * V, *r = chunk.R.data() + a * V, b = chunk.beta[a];
+                        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+                        for (int c = 0; c < V; c++) sum += y[c] * r[c];
+                        for (int j = 0; j < C; j++) {
+                            if (j >= a) {
+                                dA[a * C + j] = 0;
+                            } else {
+                                sum -= dA[a * C + j] * chunk.A[a * C + j];
+                                dA[a * C + j] *= -b;  // gradient of k+ . k-
+                            }
+                        }
+                        d_beta[at + (int64_t)a * H] = sum;
+                        float* minus = negative.data() + a * V;  // gradient of k+ S; with the other sign that of v
+                        T* dv = d_v + (at + (int64_t)a * H) * V;
 #pragma omp simd
-                    for (int c = 0; c < V; c++) {
-                        minus[c] = -b * y[c];
-                        dv[c] = down<T>(b * y[c]);
+                        for (int c = 0; c < V; c++) {
+                            minus[c] = -b * y[c];
+                            dv[c] = down<T>(b * y[c]);
+                        }
                     }
-                }
-                product<false>(n, K, V, chunk.Y.data(), V, 1, dST.data(), K, dke.data(), K);
-                product<false>(n, K, V, dO.data(), V, 1, ST, K, dqp.data(), K);
-                product<true>(n, K, n, dP.data(), C, 1, chunk.km.data(), K, dqp.data(), K);
-                product<false>(n, K, V, negative.data(), V, 1, ST, K, dkp.data(), K);
-                product<true>(n, K, n, dA.data(), C, 1, chunk.km.data(), K, dkp.data(), K);
-                product<false>(n, K, n, dA.data(), 1, C, chunk.kp.data(), K, dkm.data(), K);
-                product<true>(n, K, n, dP.data(), 1, C, chunk.qp.data(), K, dkm.data(), K);
+                    product<false>(n, K, V, chunk.Y.data(), V, 1, dST.data(), K, dke.data(), K);
+                    product<false>(n, K, V, dO.data(), V, 1, ST.data(), K, dqp.data(), K);
+                    product<true>(n, K, n, dP.data(), C, 1, chunk.km.data(), K, dqp.data(), K);
+                    product<false>(n, K, V, negative.data(), V, 1, ST.data(), K, dkp.data(), K);
+                    product<true>(n, K, n, dA.data(), C, 1, chunk.km.data(), K, dkp.data(), K);
+                    product<false>(n, K, n, dA.data(), 1, C, chunk.kp.data(), K, dkm.data(), K);
+                    product<true>(n, K, n, dP.data(), 1, C, chunk.qp.data(), K, dkm.data(), K);
 
-                // gradient of the running sum G, from the last row on; that of g is its sum over later rows
-                std::fill(carry.begin(), carry.end(), 0.0f);
-                for (int x = 0; x < V; x++) {
-                    const float *s = ST + x * K, *d = dST.data() + x * K;
-                    float* out = carry.data();
+                    // gradient of the running sum G, from the last row on; that of g is its sum over later rows
+                    std::fill(carry.begin(), carry.end(), 0.0f);
+                    for (int x = 0; x < V; x++) {
+                        const float *s = ST.data() + (int64_t)x * K, *d = dST.data() + (int64_t)x * K;
+                        float* out = carry.data();
 #pragma omp simd
-                    for (int c = 0; c < K; c++) out[c] += s[c] * d[c] * last[c];
-                }
-                for (int a = 0; a < n; a++) {
-                    const float *d = dke.data() + a * K, *e = chunk.ke.data() + a * K;
-                    float* out = carry.data();
-#pragma omp simd
-                    for (int c = 0; c < K; c++) out[c] += d[c] * e[c];
-                }
-                for (int a = n - 1; a >= 0; a--) {
-                    const int row = a * K;
-                    const float *E = chunk.E.data() + row, *Q = dqp.data() + row, *P = dkp.data() + row,
-                                *M = dkm.data() + row, *L = dke.data() + row;
-                    const int64_t out = (at + (int64_t)a * H) * K;
-#pragma omp simd
-                    for (int c = 0; c < K; c++) {
-                        const float inverse = 1.0f / E[c];
-                        d_q[out + c] = down<T>(Q[c] * E[c]);
-                        d_k[out + c] = down<T>(P[c] * E[c] + M[c] * inverse + L[c] * (last[c] * inverse));
-                        carry[c] += Q[c] * chunk.qp[row + c] + P[c] * chunk.kp[row + c] - M[c] * chunk.km[row + c] -
-                                    L[c] * chunk.ke[row + c];
-                        d_g[out + c] = carry[c];
+                        for (int c = 0; c < K; c++) out[c] += s[c] * d[c];
                     }
-                }
-                // gradient of the state before the chunk, in both layouts
-                for (int c = 0; c < K; c++) {
-                    float* s = dS.data() + c * V;
+                    for (int c = 0; c < K; c++) carry[c] *= last[c];
+                    for (int a = 0; a < n; a++) {
+                        const float *d = dke.data() + a * K, *e = chunk.ke.data() + a * K;
+                        float* out = carry.data();
 #pragma omp simd
-                    for (int x = 0; x < V; x++) s[x] *= last[c];
-                }
-                product<true>(K, V, n, chunk.qp.data(), 1, K, dO.data(), V, dS.data(), V);
-                product<true>(K, V, n, chunk.kp.data(), 1, K, negative.data(), V, dS.data(), V);
-                for (int x = 0; x < V; x++) {
-                    float* s = dST.data() + x * K;
+                        for (int c = 0; c < K; c++) out[c] += d[c] * e[c];
+                    }
+                    for (int a = n - 1; a >= 0; a--) {
+                        const int row = a * K;
+                        const float *E = chunk.E.data() + row, *Q = dqp.data() + row, *P = dkp.data() + row,
+                                    *M = dkm.data() + row, *L = dke.data() + row;
+                        const int64_t out = (at + (int64_t)a * H) * K;
 #pragma omp simd
-                    for (int c = 0; c < K; c++) s[c] *= last[c];
+                        for (int c = 0; c < K; c++) {
+                            const float inverse = 1.0f / E[c];
+                            d_q[out + c] = down<T>(Q[c] * E[c]);
+                            d_k[out + c] = down<T>(P[c] * E[c] + M[c] * inverse + L[c] * (last[c] * inverse));
+                            carry[c] += Q[c] * chunk.qp[row + c] + P[c] * chunk.kp[row + c] - M[c] * chunk.km[row + c] -
+                                        L[c] * chunk.ke[row + c];
+                            d_g[out + c] = carry[c];
+                        }
+                    }
+                    // gradient of the state before the chunk
+                    for (int c = 0; c < K; c++) {
+                        float* s = dS.data() + (int64_t)c * V;
+#pragma omp simd
+                        for (int x = 0; x < V; x++) s[x] *= last[c];
+                    }
+                    product<true>(K, V, n, chunk.qp.data(), 1, K, dO.data(), V, dS.data(), V);
+                    product<true>(K, V, n, chunk.kp.data(), 1, K, negative.data(), V, dS.data(), V);
                 }
-                product<true>(V, K, n, dO.data(), 1, V, chunk.qp.data(), K, dST.data(), K);
-                product<true>(V, K, n, negative.data(), 1, V, chunk.kp.data(), K, dST.data(), K);
             }
+            if (d_initial) std::memcpy(d_initial + own, dS.data(), size * sizeof(float));
         }
     }
 }
@@ -395,12 +429,12 @@ EXPORT void kda_forward(int half, void* q, void* k, void* v, float* g, float* be
 }
 
 EXPORT void kda_backward(int half, void* q, void* k, void* v, float* g, float* beta, int* cu, int streams, int H, int K,
-                         int V, float scale, void* d_o, void* d_q, void* d_k, void* d_v, float* d_g, float* d_beta,
-                         int threads) {
+                         int V, float scale, float* initial, void* d_o, float* d_final, void* d_q, void* d_k, void* d_v,
+                         float* d_g, float* d_beta, float* d_initial, int threads) {
     if (half)
-        backward((bf16*)q, (bf16*)k, (bf16*)v, g, beta, cu, streams, H, K, V, scale, (bf16*)d_o, (bf16*)d_q, (bf16*)d_k,
-                 (bf16*)d_v, d_g, d_beta, threads);
+        backward((bf16*)q, (bf16*)k, (bf16*)v, g, beta, cu, streams, H, K, V, scale, initial, (bf16*)d_o, d_final, (bf16*)d_q,
+                 (bf16*)d_k, (bf16*)d_v, d_g, d_beta, d_initial, threads);
     else
-        backward((float*)q, (float*)k, (float*)v, g, beta, cu, streams, H, K, V, scale, (float*)d_o, (float*)d_q,
-                 (float*)d_k, (float*)d_v, d_g, d_beta, threads);
+        backward((float*)q, (float*)k, (float*)v, g, beta, cu, streams, H, K, V, scale, initial, (float*)d_o, d_final,
+                 (float*)d_q, (float*)d_k, (float*)d_v, d_g, d_beta, d_initial, threads);
 }

@@ -1,77 +1,89 @@
-"""KDA as one native operator: forwards for any decay, with gradients for bounded ones; other cases go to the torch form.
+"""KDA's native form, forwards and backwards, for any decay: what `kda` runs on a CPU wherever it fits.
 
-Legend of shapes: T tokens of a packed batch, N streams, H heads, K key width, V value width.
+Legend of shapes: T rows of all streams, N streams, H heads, K key width, V value width.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from ..kda import kda
 from .build import full, half, library, pointer, real
 
-BOUND = -5.0
-"""Lowest log decay of a token: over a chunk of 16 the factor e^80 still fits float32."""
+FEW_ROWS = 64
+"""So few rows are not worth a second thread."""
 
 
-class _Delta(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, g, beta, cu_seqlens, scale):  # type: ignore[no-untyped-def,override]
-        q, k, v, g, beta = (
-            q.contiguous(),
-            k.contiguous(),
-            v.contiguous(),
-            g.float().contiguous(),
-            beta.float().contiguous(),
-        )
-        o, _ = delta_rule_forward(q, k, v, g, beta, cu_seqlens, scale, None, False)
-        ctx.save_for_backward(q, k, v, g, beta, cu_seqlens)
-        ctx.scale = scale
-        return o
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_o):  # type: ignore[no-untyped-def,override]
-        q, k, v, g, beta, cu_seqlens = ctx.saved_tensors
-        lib = library(q)
-        assert lib is not None
-        d_o = d_o.contiguous()
-        d_q, d_k, d_v, d_g, d_beta = (torch.empty_like(t) for t in (q, k, v, g, beta))
-        heads, keys, values = q.shape[1], q.shape[2], v.shape[2]
-        lib.kda_backward(
-            half(q), pointer(q), pointer(k), pointer(v), pointer(g), pointer(beta), pointer(cu_seqlens),
-            len(cu_seqlens) - 1, heads, keys, values, real(ctx.scale), pointer(d_o), pointer(d_q), pointer(d_k),
-            pointer(d_v), pointer(d_g), pointer(d_beta), torch.get_num_threads(),
-        )  # fmt: skip
-        return d_q, d_k, d_v, d_g, d_beta, None, None
+def native_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the native form can run: CPU, one dtype of float32 or bfloat16, widths of multiples of 16, a compiler."""
+    return q.shape[-1] % 16 == 0 and v.shape[-1] % 16 == 0 and library(q, k, v) is not None
 
 
-def delta_rule_forward(
+def _threads(rows: int) -> int:
+    return 1 if rows < FEW_ROWS else torch.get_num_threads()
+
+
+def native_forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     g: Tensor,
     beta: Tensor,
     cu_seqlens: Tensor,
-    scale: float,
     initial_state: Tensor | None,
-    output_final_state: bool,
+    *,
+    scale: float,
+    need_final: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Native forward without a graph; contiguous inputs, g and beta float32."""
+    """o like v and the final states [N,H,K,V] float32 or None.
+
+    q, k, g: [..,H,K] and v: [..,H,V] of T rows in all, beta: [..,H]. cu_seqlens: [N+1] int32, already checked.
+    """
     lib = library(q)
     assert lib is not None
-    heads, keys, values, streams = q.shape[1], q.shape[2], v.shape[2], len(cu_seqlens) - 1
+    q, k, v, g, beta = q.contiguous(), k.contiguous(), v.contiguous(), full(g), full(beta)
+    (heads, keys), values, streams = q.shape[-2:], v.shape[-1], len(cu_seqlens) - 1
     o = torch.empty_like(v)
     start = None if initial_state is None else full(initial_state)
-    final = torch.empty(streams, heads, keys, values) if output_final_state else None
+    final = torch.empty(streams, heads, keys, values) if need_final else None
     lib.kda_forward(
         half(q), pointer(q), pointer(k), pointer(v), pointer(g), pointer(beta), pointer(cu_seqlens), streams, heads,
-        keys, values, real(scale), pointer(start), pointer(final), pointer(o),
-        1 if len(q) < 64 else torch.get_num_threads(),
+        keys, values, real(scale), pointer(start), pointer(final), pointer(o), _threads(beta.numel() // max(heads, 1)),
     )  # fmt: skip
     return o, final
+
+
+def native_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    cu_seqlens: Tensor,
+    initial_state: Tensor | None,
+    d_o: Tensor,
+    d_final: Tensor | None,
+    *,
+    scale: float,
+    need_initial: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of q, k, v, g, beta in their dtypes, and of the initial states in float32 or None."""
+    lib = library(q)
+    assert lib is not None
+    g_dtype, beta_dtype = g.dtype, beta.dtype
+    q, k, v, g, beta = q.contiguous(), k.contiguous(), v.contiguous(), full(g), full(beta)
+    d_o = d_o.to(v.dtype).contiguous()
+    (heads, keys), values, streams = q.shape[-2:], v.shape[-1], len(cu_seqlens) - 1
+    d_q, d_k, d_v, d_g, d_beta = (torch.empty_like(t) for t in (q, k, v, g, beta))
+    start = None if initial_state is None else full(initial_state)
+    end = None if d_final is None else full(d_final)
+    d_start = torch.empty(streams, heads, keys, values) if need_initial else None
+    lib.kda_backward(
+        half(q), pointer(q), pointer(k), pointer(v), pointer(g), pointer(beta), pointer(cu_seqlens), streams, heads,
+        keys, values, real(scale), pointer(start), pointer(d_o), pointer(end), pointer(d_q), pointer(d_k), pointer(d_v),
+        pointer(d_g), pointer(d_beta), pointer(d_start), _threads(beta.numel() // max(heads, 1)),
+    )  # fmt: skip
+    return d_q, d_k, d_v, d_g.to(g_dtype), d_beta.to(beta_dtype), d_start
 
 
 def delta_rule(
@@ -86,27 +98,20 @@ def delta_rule(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """`kda` of a packed batch.
+    """`kda` of a packed batch without its axis of one.
 
     Args:
         q, k [T,H,K], v [T,H,V]: float32 or bfloat16, q and k of unit length. g [T,H,K], beta [T,H].
-        cu_seqlens: [N+1] int32. bounded: the caller's word that g >= -5 everywhere, which the native gradients need.
+        cu_seqlens: [N+1] int32. bounded: the caller's word that g >= -5 everywhere.
         initial_state: [N,H,K,V] or None. output_final_state: return the states after the last tokens.
 
     Returns:
         o [T,H,V] in the dtype of ``v``, states [N,H,K,V] float32 or None.
     """
-    fits = q.shape[-1] % 16 == 0 and v.shape[-1] % 16 == 0 and cu_seqlens.dtype == torch.int32
-    learning = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, g, beta))
-    stateful = initial_state is not None or output_final_state
-    if not fits or (learning and (stateful or not bounded)) or library(q, k, v) is None:
-        o, final = kda(
-            q[None], k[None], v[None], g[None], beta[None],
-            initial_state=initial_state, cu_seqlens=cu_seqlens, output_final_state=output_final_state,
-        )  # fmt: skip
-        return o[0], final
-    scale, cu_seqlens = q.shape[-1] ** -0.5, cu_seqlens.contiguous()
-    if learning:
-        return _Delta.apply(q, k, v, g, beta, cu_seqlens, scale), None
-    inputs = (q.contiguous(), k.contiguous(), v.contiguous(), g.float().contiguous(), beta.float().contiguous())
-    return delta_rule_forward(*inputs, cu_seqlens, scale, initial_state, output_final_state)
+    from ..kda import kda  # only here: that module chooses this one's form
+
+    o, final = kda(
+        q[None], k[None], v[None], g[None], beta[None], initial_state=initial_state, cu_seqlens=cu_seqlens,
+        output_final_state=output_final_state, gate_lower_bound=-5.0 if bounded else None,
+    )  # fmt: skip
+    return o[0], final

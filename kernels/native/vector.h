@@ -52,6 +52,32 @@ static inline float add_product(float a, float b, float c) {
 #endif
 }
 
+// from[i] -> to[j * stride + i], W rows of W numbers
+static inline void turn(const float* from, int64_t apart, float* to, int64_t stride) {
+#if defined(__GNUC__) && !defined(__clang__)
+    typedef int32_t lanes __attribute__((vector_size(W * 4)));
+    vec row[W];
+    for (int i = 0; i < W; i++) row[i] = load(from + i * apart);
+    for (int s = 1; s < W; s *= 2) {
+        lanes low, high;
+        for (int l = 0; l < W; l++) {
+            low[l] = l & s ? W + l - s : l;
+            high[l] = l & s ? W + l : l + s;
+        }
+        for (int i = 0; i < W; i++)
+            if (!(i & s)) {
+                const vec a = row[i], b = row[i + s];
+                row[i] = __builtin_shuffle(a, b, low);
+                row[i + s] = __builtin_shuffle(a, b, high);
+            }
+    }
+    for (int j = 0; j < W; j++) store(to + j * stride, row[j]);
+#else
+    for (int i = 0; i < W; i++)
+        for (int j = 0; j < W; j++) to[j * stride + i] = from[i * apart + j];
+#endif
+}
+
 static inline float total(vec v) {
 #ifdef __AVX512F__
     return _mm512_reduce_add_ps((__m512)v);
