@@ -11,6 +11,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ from watersmeet.core.official.shards import INDEX, PICKLES, Shards
 from watersmeet.kernels.mxfp4 import mxfp4_decode
 
 logger = logging.getLogger("watersmeet.official")
+
+_PIECE = 1 << 18
+"""Values copied at once; few enough to stay in a core's cache."""
 
 _CARRIED = 64 << 20
 """Files beside the weights up to this size are kept with the model, so that an export has them too."""
@@ -159,6 +163,8 @@ class Weights(Mapping[str, Tensor]):
     ) -> None:
         self.shards, self.owners, self.dtype, self.output_modality = shards, owners, dtype, output_modality
         self.strange: list[str] = []
+        self.direct: frozenset[str] = frozenset()
+        self._sums: list[tuple[str, Tensor]] = []
         self.shapes: dict[str, torch.Size] = {}
 
     def dtype_of(self, own: str) -> torch.dtype:
@@ -185,8 +191,8 @@ class Weights(Mapping[str, Tensor]):
         if fill.kind == "bytes":
             if fill.own.endswith("_scale") and bool((tensor == 255).any()):
                 self.strange.append(fill.source)
-        else:
-            self._look(fill.source, tensor)
+            target.copy_(tensor)
+            return
         if fill.kind == "decay":
             tensor = tensor.reshape(-1)
             heads = target.shape[0]
@@ -198,17 +204,38 @@ class Weights(Mapping[str, Tensor]):
             tensor = tensor[:heads]
         elif fill.kind == "filter" and tensor.ndim == 2:
             tensor = tensor[:, None]
-        target.copy_(tensor)
+        self._copy(fill.source, tensor, target)
 
-    def _look(self, name: str, tensor: Tensor) -> None:
-        """Notice values that are no numbers; the sum shows whether a closer look is needed."""
-        if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
-            self.strange.append(name)
+    def _copy(self, name: str, tensor: Tensor, target: Tensor) -> None:
+        """Copy, and add up what was copied while it is still in the processor's cache: a value that is none shows."""
+        if target.device.type != "cpu" or not (tensor.is_contiguous() and target.is_contiguous()):
+            target.copy_(tensor)
+            self._sums.append((name, tensor.sum().float().cpu()))
+            return
+        if tensor.dtype == target.dtype and name in self.direct:
+            self._sums += [(name, into.sum()) for into in self.shards.read_into(name, target.view(-1), _PIECE)]
+            return
+        for source, into in zip(tensor.view(-1).split(_PIECE), target.view(-1).split(_PIECE), strict=True):
+            into.copy_(source)
+            self._sums.append((name, into.sum()))
+
+    def look(self) -> None:
+        """Note the tensors copied so far that hold values which are no numbers."""
+        if not self._sums:
+            return
+        names, sums = zip(*self._sums, strict=True)
+        finite = torch.stack([value.float() for value in sums]).isfinite().tolist()
+        for name in dict.fromkeys(name for name, sound in zip(names, finite, strict=True) if not sound):
+            # a sum can leave the range though no value does
+            if not bool(self.shards.read(name).isfinite().all()):
+                self.strange.append(name)
+        self._sums.clear()
 
     def __getitem__(self, own: str) -> Tensor:
         target = torch.empty(self.shapes[own], dtype=self.dtype_of(own))
         for fill in self.owners[own]:
             self.copy(fill, target)
+        self._sums.clear()
         return target
 
     def __iter__(self) -> Any:
@@ -226,12 +253,22 @@ def fill_model(model: Model, shards: Shards, fills: list[Fill], source: Weights,
     by_file: dict[str, list[Fill]] = defaultdict(list)
     for fill in fills:
         by_file[shards.tensors[fill.source].file].append(fill)
-    for file in sorted(by_file):
-        for fill in sorted(by_file[file], key=lambda fill: shards.tensors[fill.source].start):
-            if fill.own not in placed:
-                placed[fill.own] = torch.empty(owners[fill.own].shape, dtype=source.dtype_of(fill.own), device=device)
-            source.copy(fill, placed[fill.own])
-        shards.close(file)
+    threads = torch.get_num_threads()
+    workers = max(1, min(4, os.cpu_count() or 1))
+    # several tensors at once on one thread each: reading and looking at what was read then overlap
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        for file in sorted(by_file):
+            ordered = sorted(by_file[file], key=lambda fill: shards.tensors[fill.source].start)
+            for own in {fill.own for fill in ordered} - placed.keys():
+                placed[own] = torch.empty(owners[own].shape, dtype=source.dtype_of(own), device=device)
+            shards.open(file)
+            # all but decays, which may be longer than their place
+            source.direct = frozenset(fill.source for fill in ordered if fill.kind in ("", "expert", "bias", "filter"))
+            list(pool.map(lambda fill: source.copy(fill, placed[fill.own]), ordered))
+            source.look()
+            shards.close(file)
+    source.direct = frozenset()
+    torch.set_num_threads(threads)
     for name, tensor in placed.items():
         put(model, name, tensor)
 
