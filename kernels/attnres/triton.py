@@ -5,6 +5,8 @@ Legend: n sources, T rows, D width, BD >= D and BN >= n powers of two. Formulas 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -123,7 +125,7 @@ def compile_cases() -> list[Case]:
         for BD in CONFIGS:
             rows = {"x_ptr": kind, "p_ptr": "*fp32", "r_ptr": "*fp32", "s_ptr": "*fp32"}
             ints = {"n": "i32", "T": "i32", "D": "i32"}
-            shared = {"num_warps": warps(BD), "aligned": ("D",), "quick": name == "bf16" and BD == 8192}
+            shared: dict[str, Any] = {"num_warps": warps(BD), "aligned": ("D",), "quick": name == "bf16" and BD == 8192}
             cases += [
                 Case(
                     name=f"mix_rows {name} {BD}", kernel=mix_rows, constants={"BD": BD},

@@ -381,7 +381,7 @@ def compile_cases() -> list[Case]:
         for BM, options in CONFIGS[kind].items():
             for chips in (cuda, hip):
                 tile = {"BM": BM, **_stages(options, chips is hip)}
-                launch = {key: tile.pop(key) for key in ("num_warps", "num_stages")}
+                launch: dict[str, Any] = {key: tile.pop(key) for key in ("num_warps", "num_stages")}
                 precision = _precision(kind, chips is hip)
                 for weights, w in (("same", x), ("master", "*fp32"), ("packed", "*u8")):
                     if (weights == "master" and kind == "full") or (weights == "packed" and MOST_PACKED[kind] < BM):

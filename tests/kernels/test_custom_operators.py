@@ -2,9 +2,20 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 
-from watersmeet.kernels import attnres, dispatch, expert_glu, kda_gate, mla_decode, newton_schulz, short_conv
+from watersmeet.kernels import (
+    attnres,
+    dispatch,
+    expert_glu,
+    kda_gate,
+    mla_decode,
+    newton_schulz,
+    short_conv,
+    situ_glu,
+    swi_glu,
+)
 
 OPERATORS = torch.ops.watersmeet
 
@@ -145,3 +156,35 @@ def test_mla_decode_says_what_is_wrong():
         mla_decode(*inputs, scale=1.0, mask=mask[:, 1:])
     with pytest.raises(TypeError, match="w_key in torch.int64"):
         mla_decode(q, cache, w_key.long(), w_value, scale=1.0)
+
+
+@pytest.mark.parametrize("form", ["chunked", "reference"])
+def test_activations_and_definitions_break_no_graph(form):
+    gate, up, gain = normal(3, 8), normal(3, 8, seed=1), normal(8, seed=2)
+    with dispatch.forced(form):
+        whole_graph(situ_glu, gate, up)
+        whole_graph(swi_glu, gate, up)
+        whole_graph(lambda x, w: attnres(torch.stack([x, 2 * x]), w, w, eps=1e-5), gate, gain)
+
+
+def test_lengths_may_change_without_another_graph():
+    """Sizes come from shapes alone: with dynamic shapes, other lengths and group sizes use what was compiled."""
+    torch._dynamo.reset()
+    count = CompileCounterWithBackend("aot_eager")
+
+    @torch.compile(fullgraph=True, backend=count, dynamic=True)
+    def run(x, cu, filters, offsets, gate, up, down):
+        y, _ = short_conv(x, filters, cu_seqlens=cu)
+        return expert_glu(
+            attnres(torch.stack([x[0], y[0]]), filters[:, 0], filters[:, 1], eps=1e-5), offsets, gate, up, down
+        )
+
+    filters, weights = normal(8, 4), [normal(3, 5, 8, seed=1), normal(3, 5, 8, seed=2), normal(3, 8, 5, seed=3)]
+    compiled = None
+    for lengths, groups in (([4, 3], [0, 5, 2]), ([6, 5], [11, 0, 0]), ([9, 11], [1, 1, 18])):
+        x = normal(1, sum(lengths), 8)
+        cu, offsets = (torch.tensor([0, *counts]).cumsum(0).to(torch.int32) for counts in (lengths, groups))
+        run(x, cu, filters, offsets, *weights).sum().backward()
+        assert torch.isfinite(x.grad).all()
+        compiled = compiled or count.frame_count
+    assert count.frame_count == compiled
