@@ -32,6 +32,8 @@ CONFIGS: dict[str, dict[int, dict[str, int]]] = {
         64: {"BN": 64, "BK": 32, "num_warps": 8, "num_stages": 2},
     },
 }
+SUMMED_ROWS = {"half": 64, "full": 32}
+"""Rows of a step of the sum that makes a weight's gradient."""
 MOST_PACKED = {"half": 64, "full": 32}
 """Rows of a tile for packed weights: decoding takes the registers that a larger one would need."""
 
@@ -263,6 +265,7 @@ class _Plan:
         mean, sizes = rows / max(1, experts), [BM for BM in CONFIGS[kind] if not packed or MOST_PACKED[kind] >= BM]
         self.BM = next((BM for BM in sizes if mean <= BM), sizes[-1])
         self.options = {**_stages(CONFIGS[kind][self.BM], torch.version.hip is not None), "BM": self.BM}
+        self.summed_rows = SUMMED_ROWS[kind]
         self.precision = _precision(kind, torch.version.hip is not None)
         if interpreting():
             self.precision = "emulated"
@@ -361,6 +364,7 @@ def glu_backward(
     if not need_weights:
         return dx, None
     shared = {key: value for key, value in plan.arguments().items() if key not in ("tile_ptr", "tiles")}
+    shared["BM"] = plan.summed_rows
     grads = []
     for a, b, w in ((dgate, x, gate_w), (dup, x, up_w), (dy, h, down_w)):
         dw = torch.empty(w.shape, dtype=w.dtype, device=w.device)
@@ -411,7 +415,7 @@ def compile_cases() -> list[Case]:
                     ]  # fmt: skip
                     if weights != "packed":
                         arguments = {"a_ptr": x, "b_ptr": x, "dw_ptr": w, "offset_ptr": "*i32", "A": "i32", "B": "i32"}
-                        listed.append(("weight_grads", weight_grads, arguments, held))
+                        listed.append(("weight_grads", weight_grads, arguments, {**held, "BM": SUMMED_ROWS[kind]}))
                     for title, kernel, arguments, constants in listed:
                         cases.append(Case(
                             name=f"{title} {kind} {BM} {weights}", kernel=kernel, arguments=arguments, chips=chips,
