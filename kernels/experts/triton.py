@@ -119,8 +119,10 @@ def weight_tile(
         byte = tl.load(w_ptr + base + half[None, :], mask=here & (half < columns // 2)[None, :], other=0)
         value = tl.reshape(tl.join(code_value(byte & 15), code_value(byte >> 4)), (row.shape[0], BC))
         block = first_column // 32 + tl.arange(0, BC // 32)
-        at = (e.to(tl.int64) * rows + row[:, None]) * (columns // 32) + block[None, :]
-        scale = scale_value(tl.load(scale_ptr + at, mask=here & (block < columns // 32)[None, :], other=127))
+        # scales are laid out as the weights are, a sixteenth as wide as bytes of two codes
+        scale = scale_value(
+            tl.load(scale_ptr + base // 16 + block[None, :], mask=here & (block < columns // 32)[None, :], other=127)
+        )
         wide = tl.broadcast_to(scale[:, :, None], (row.shape[0], BC // 32, 32))
         return (value * tl.reshape(wide, (row.shape[0], BC))).to(TYPE)
     else:
@@ -288,9 +290,19 @@ class _Plan:
         return {**where, **self.options}
 
 
-def _laid_out(w: Tensor) -> Tensor:
-    """Columns next to each other; halves of a joint matrix stay where they are."""
-    return w if w.stride(2) == 1 else w.contiguous()
+def _laid_out(
+    weights: tuple[Tensor, Tensor, Tensor], scales: tuple[Tensor, Tensor, Tensor] | None
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Columns next to each other, and scales as their weights; halves of a joint matrix stay where they are."""
+    if scales is None:
+        whole = [w if w.stride(2) == 1 else w.contiguous() for w in weights]
+        return whole, whole
+    pairs = [
+        (w, s) if w.stride() == (16 * s.stride(0), 16 * s.stride(1), 1) and s.stride(2) == 1
+        else (w.contiguous(), s.contiguous())
+        for w, s in zip(weights, scales, strict=True)
+    ]  # fmt: skip
+    return [w for w, _ in pairs], [s for _, s in pairs]
 
 
 def _act(beta: float | None, linear_beta: float | None) -> dict[str, Any]:
@@ -309,8 +321,7 @@ def glu_forward(
     keep: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """As the function of this name in ``fast.py``."""
-    gate_w, up_w, down_w = (_laid_out(w) for w in weights)
-    gate_s, up_s, down_s = weights if scales is None else (s.contiguous() for s in scales)
+    (gate_w, up_w, down_w), (gate_s, up_s, down_s) = _laid_out(weights, scales)
     M, L = x.shape
     E, inner = gate_w.shape[:2]
     y = torch.empty_like(x)
@@ -344,8 +355,7 @@ def glu_backward(
     need_weights: bool,
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor] | None]:
     """As the function of this name in ``fast.py``."""
-    gate_w, up_w, down_w = (_laid_out(w) for w in weights)
-    gate_s, up_s, down_s = weights if scales is None else (s.contiguous() for s in scales)
+    (gate_w, up_w, down_w), (gate_s, up_s, down_s) = _laid_out(weights, scales)
     M, L = x.shape
     E, inner = gate_w.shape[:2]
     dx = torch.empty_like(x)

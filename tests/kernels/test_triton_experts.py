@@ -5,6 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from watersmeet.core.config import preset
+from watersmeet.core.model.packed import PackedExperts
 from watersmeet.kernels import expert_glu, situ_glu, swi_glu
 from watersmeet.kernels.dispatch import forced
 from watersmeet.kernels.mxfp4 import mxfp4_decode, mxfp4_encode
@@ -91,6 +93,34 @@ def test_packed_weights(device, form, dtype):
     want, (want_dx, *_) = run("reference", [x.double(), *plain], offsets_of(counts))
     assert (y.cpu().double() - want).norm() <= TOLERANCE[dtype] * want.norm()
     assert (dx.cpu().double() - want_dx).norm() <= 4 * TOLERANCE[dtype] * want_dx.norm()
+    # halves of a joint tensor, as a model holds them
+    joint, joint_scale = torch.cat(packed[:2], dim=1), torch.cat(scales[:2], dim=1)
+    with forced(form):
+        again = expert_glu(
+            x.to(device), offsets_of(counts).to(device), *joint.chunk(2, dim=1), packed[2],
+            scales=(*joint_scale.chunk(2, dim=1), scales[2]),
+        )  # fmt: skip
+    assert torch.equal(again, y)
+
+
+@pytest.mark.parametrize("activation", ["situ", "silu"])
+def test_packed_experts_of_a_model_take_the_grouped_form(device, activation):
+    config = preset("micro")
+    experts = PackedExperts(config.replace(moe_intermediate_size=32, routed_expert_hidden_size=64)).to(device)
+    generator = torch.Generator().manual_seed(0)
+    for name, buffer in experts.named_buffers():
+        low, high = (0, 256) if "packed" in name else (120, 124)
+        buffer.copy_(torch.randint(low, high, buffer.shape, generator=generator, dtype=torch.uint8))
+    z, share = draw(9, 64).float().to(device), torch.rand(9, 2, generator=generator).to(device)
+    picked = torch.stack([torch.randperm(config.num_experts, generator=generator)[:2] for _ in range(9)]).to(device)
+    results = []
+    for form in ("triton", "chunked"):
+        leaf, weight = z.clone().requires_grad_(), share.clone().requires_grad_()
+        with forced(form):
+            mixed = experts(leaf, weight, picked, None, betas=(4.0, 25.0) if activation == "situ" else None, eps=1e-5)
+        results.append((mixed, *torch.autograd.grad(mixed.square().sum(), [leaf, weight])))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(other.abs().max()))
 
 
 @pytest.mark.parametrize("form", ["triton", "chunked", "reference"])
