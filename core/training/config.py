@@ -136,7 +136,7 @@ class RunSection:
 class TrainConfig:
     """A whole training recipe. `dataset` is "module:attr" of a callable `(split, **dataset_options) -> dataset`.
 
-    `trainable` names what is trained, e.g. ["embedders.image"], see `freeze.train_only`; empty: everything.
+    `trainable` names what is trained, e.g. ["embedders.sensor"], see `freeze.train_only`; empty: everything.
     """
 
     dataset: str

@@ -13,7 +13,7 @@ from watersmeet.core.model.moe import Router
 def train_only(model: nn.Module, trainable: Sequence[str]) -> None:
     """Freeze every parameter whose name does not begin with one of `trainable`; an empty list freezes nothing.
 
-    An entry is the beginning of a parameter's name up to a dot: "embedders.image", "layers.3", "lm_head". Raises
+    An entry is the beginning of a parameter's name up to a dot: "embedders.sensor", "layers.3", "lm_head". Raises
     ConfigError naming an entry that no parameter begins with, and what the names begin with.
     """
     if not trainable:
