@@ -144,7 +144,7 @@ class Shards:
         The file must be open. Saves the page faults of a map, which cost as much as the copy.
         """
         stored = self.tensors[name]
-        memory = memoryview(target.view(torch.uint8).numpy())
+        memory = memoryview(target.view(torch.uint8).numpy())  # type: ignore[arg-type]
         step, at = piece * target.element_size(), stored.start
         for begin in range(0, stored.nbytes, step):
             part = memory[begin : begin + step]
