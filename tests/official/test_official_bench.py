@@ -8,6 +8,6 @@ def test_loading_is_measured_beside_reading(tmp_path):
     random_kimi_linear(tmp_path)
     found = measure(tmp_path, rounds=1)
     assert found["files"] == sum(file.stat().st_size for file in tmp_path.glob("*.safetensors"))
-    assert 0 < found["read_s"] and 0 < found["load_s"] and found["load_peak"] >= 0
+    assert found["read_s"] > 0 and found["load_s"] > 0 and found["load_peak"] >= 0
     text = "\n".join(lines(found))
     assert "weights + one shard" in text and "load into float32" in text
