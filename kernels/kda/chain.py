@@ -30,7 +30,7 @@ def chain(
     final = torch.empty_like(start) if need_final else None
     if final is not None:
         final[active:] = start[active:]  # a sequence without a token keeps its state
-    for (first, count), (after, remaining) in zip(steps, (*steps[1:], (0, 0)), strict=True):
+    for (first, count), (after, remaining) in zip(steps, (*steps, (0, 0))[1:], strict=True):
         a, m, r = first * H, count * H, remaining * H
         if r:
             b = after * H

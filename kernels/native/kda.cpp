@@ -1,5 +1,5 @@
-// Kimi Delta Attention in chunks of at most 16 tokens, for any log decay. Backwards, a chunk ends early where the decay over it
-// would leave float32.
+// Kimi Delta Attention in chunks of at most 16 tokens, for any log decay: a chunk ends early where the decay over it would
+// leave float32. Where it ends depends on no later row, so no later row changes a bit of an earlier result.
 // Source of the chunk form: Kimi Linear report (arXiv:2510.26692); the bound makes e^{-G} of a chunk fit float32.
 // Per stream and head, with G the running sum of g inside a chunk, E = e^G, k+ = k E, q+ = q E, k- = k / E, k= = k e^{Gn - G}:
 //   R = v - k+ S;   (I + A) Y = beta R,  A_ij = beta_i k+_i . k-_j  (i > j)
@@ -9,7 +9,9 @@
 
 constexpr int C = 16;
 constexpr float LOWEST = -80.0f;  // e^80 and what it multiplies fit float32
-constexpr float GONE = -40.0f;    // what a row of its own decays by this much is far below the rounding of all else
+// Decayed rows are held 2^58 times as large, inverse ones and states as much smaller: e^-80 of a row would be taken for zero
+constexpr float RAISE = 0x1p58f, LOWER = 0x1p-58f;
+constexpr float GONE = -20.0f;    // 2e-9 of a state is below the rounding of the rest; stronger decays are taken for this one
 
 // c[m, NV * W] (+)= a b with a(i, k) = a[i * ra + k * ca]; rows of b and c are `stride` apart
 template <int MR, int NV, bool ADD>
@@ -59,15 +61,20 @@ static void transpose(const float* src, int n, int width, float* out) {  // [n, 
         for (int c = 0; c < width; c++) out[c * C + i] = i < n ? src[i * width + c] : 0.0f;
 }
 
+static void scaled(const float* from, int64_t size, float by, float* to) {
+#pragma omp simd
+    for (int64_t i = 0; i < size; i++) to[i] = from[i] * by;
+}
+
 // everything a chunk computes before it meets the state
 struct Chunk {
     int K, V, n = 0;
-    std::vector<float> q, k, v, G, E, qp, kp, km, ke, kmT, A, P, beta, R, Y, steep;
+    std::vector<float> q, k, v, E, qp, kp, km, ke, kmT, A, P, beta, R, Y;
     // A holds k+_i . k-_j without beta; P and A are [C, C] with exact zeros where the mask is
 
     Chunk(int K_, int V_)
-        : K(K_), V(V_), q(C * K_), k(C * K_), v(C * V_), G(C * K_), E(C * K_), qp(C * K_), kp(C * K_), km(C * K_), ke(C * K_),
-          kmT(K_ * C), A(C * C), P(C * C), beta(C), R(C * V_), Y(C * V_), steep(2 * C * K_) {}
+        : K(K_), V(V_), q(C * K_), k(C * K_), v(C * V_), E(C * K_), qp(C * K_), kp(C * K_), km(C * K_), ke(C * K_),
+          kmT(K_ * C), A(C * C), P(C * C), beta(C), R(C * V_), Y(C * V_) {}
 
     template <class T>
     void read(const T* Q, const T* Kk, const T* Vv, const float* g, const float* b, int64_t key_stride,
@@ -78,25 +85,17 @@ struct Chunk {
         load_rows(Vv, value_stride, n, V, v.data());
         float* const sum = kmT.data();  // scratch until it is filled
         std::fill(sum, sum + K, 0.0f);
-        const float floor = n == 1 ? GONE : -INFINITY;
         for (int i = 0; i < n; i++) {
             const float* gi = g + i * key_stride;
-            float *e = E.data() + i * K, *s = sum, *all = G.data() + i * K;
+            float *e = E.data() + i * K, *s = sum;
 #pragma omp simd
             for (int c = 0; c < K; c++) {
-                s[c] = std::max(s[c] + gi[c], floor);
-                all[c] = s[c];
+                s[c] += std::max(gi[c], GONE);
                 e[c] = fast_exp(s[c]);
             }
             beta[i] = b[i * heads];
         }
-        float low = 0;
-#pragma omp simd reduction(min : low)
-        for (int c = 0; c < K; c++) low = std::min(low, sum[c]);
-        if (low >= LOWEST)
-            within();
-        else
-            within_steep(low);
+        within();
         for (int i = 0; i < n; i++)
             for (int j = i; j < C; j++) {
                 A[i * C + j] = 0;
@@ -110,64 +109,16 @@ struct Chunk {
             const int at = i * K;
 #pragma omp simd
             for (int c = 0; c < K; c++) {
-                const float e = E[at + c], inverse = 1.0f / e;
+                const float e = E[at + c] * RAISE, inverse = 1.0f / e;
                 qp[at + c] = q[at + c] * e;
                 kp[at + c] = k[at + c] * e;
                 km[at + c] = k[at + c] * inverse;
                 ke[at + c] = k[at + c] * (last[c] * inverse);
             }
         }
-        pairs(kp.data(), qp.data());
-    }
-
-    void pairs(const float* left, const float* query) {
         transpose(km.data(), n, K, kmT.data());
-        product<false>(n, C, K, left, K, 1, kmT.data(), C, A.data(), C);
-        product<false>(n, C, K, query, K, 1, kmT.data(), C, P.data(), C);
-    }
-
-    // the same where e^{-G} would leave float32; forwards only, k- is not what `backward` takes it for. Measured from the
-    // middle of the chunk's decay, twice as much fits; beyond that every pair of rows has exponentials of its own.
-    void within_steep(float low) {
-        const float* last = G.data() + (n - 1) * K;
-        for (int i = 0; i < n; i++) {
-            const int at = i * K;
-#pragma omp simd
-            for (int c = 0; c < K; c++) {
-                qp[at + c] = q[at + c] * E[at + c];
-                kp[at + c] = k[at + c] * E[at + c];
-                ke[at + c] = k[at + c] * fast_exp(last[c] - G[at + c]);
-            }
-        }
-        if (low >= 2 * LOWEST) {
-            float *left = steep.data(), *query = left + C * K;
-            for (int i = 0; i < n; i++) {
-                const int at = i * K;
-#pragma omp simd
-                for (int c = 0; c < K; c++) {
-                    const float e = fast_exp(G[at + c] - 0.5f * last[c]);
-                    left[at + c] = k[at + c] * e;
-                    query[at + c] = q[at + c] * e;
-                    km[at + c] = k[at + c] / e;
-                }
-            }
-            pairs(left, query);
-            return;
-        }
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j <= i; j++) {
-                const float *gi = G.data() + i * K, *gj = G.data() + j * K, *ki = k.data() + i * K, *kj = k.data() + j * K,
-                            *qi = q.data() + i * K;
-                float a = 0, p = 0;
-#pragma omp simd reduction(+ : a, p)
-                for (int c = 0; c < K; c++) {
-                    const float x = kj[c] * fast_exp(gi[c] - gj[c]);
-                    a += ki[c] * x;
-                    p += qi[c] * x;
-                }
-                A[i * C + j] = a;
-                P[i * C + j] = p;
-            }
+        product<false>(n, C, K, kp.data(), K, 1, kmT.data(), C, A.data(), C);
+        product<false>(n, C, K, qp.data(), K, 1, kmT.data(), C, P.data(), C);
     }
 
     // R and Y from the incoming state [K, V]
@@ -203,7 +154,7 @@ struct Chunk {
     }
 };
 
-// rows from t on, at most C and at least one, over which no channel decays below LOWEST
+// rows at the beginning of `left` ones, at most C and at least four if there are, over which no channel decays below LOWEST
 static int rows_that_fit(const float* g, int64_t stride, int K, int64_t left, float* sum) {
     const int most = (int)std::min<int64_t>(C, left);
     std::fill(sum, sum + K, 0.0f);
@@ -212,10 +163,10 @@ static int rows_that_fit(const float* g, int64_t stride, int K, int64_t left, fl
         float low = 0;
 #pragma omp simd reduction(min : low)
         for (int c = 0; c < K; c++) {
-            sum[c] += gi[c];
+            sum[c] += std::max(gi[c], GONE);
             low = std::min(low, sum[c]);
         }
-        if (low < LOWEST) return std::max(i, 1);
+        if (low < LOWEST) return i;
     }
     return most;
 }
@@ -234,17 +185,18 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
     {
         const TinyIsZero tiny;
         Chunk chunk(K, V);
-        std::vector<float> S(K * V), out(C * V);
+        std::vector<float> S(K * V), out(C * V), sum(K);
 #pragma omp for schedule(dynamic, 1)
         for (int task = 0; task < streams * H; task++) {
             const int64_t stream = task / H, h = task % H, size = (int64_t)K * V;
             if (initial)
-                std::memcpy(S.data(), initial + (stream * H + h) * size, size * sizeof(float));
+                scaled(initial + (stream * H + h) * size, size, LOWER, S.data());
             else
                 std::fill(S.begin(), S.end(), 0.0f);
-            for (int64_t t = cu[stream]; t < cu[stream + 1]; t += C) {
-                const int n = std::min<int64_t>(C, cu[stream + 1] - t);
+            int n;
+            for (int64_t t = cu[stream]; t < cu[stream + 1]; t += n) {
                 const int64_t at = t * H + h;
+                n = rows_that_fit(g + at * K, (int64_t)H * K, K, cu[stream + 1] - t, sum.data());
                 chunk.read(q + at * K, k + at * K, v + at * V, g + at * K, beta + at, (int64_t)H * K, (int64_t)H * V, H, n);
                 chunk.solve(S.data());
                 product<false>(n, V, K, chunk.qp.data(), K, 1, S.data(), V, out.data(), V);
@@ -256,7 +208,7 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
                 }
                 chunk.advance(S.data());
             }
-            if (final) std::memcpy(final + (stream * H + h) * size, S.data(), size * sizeof(float));
+            if (final) scaled(S.data(), size, RAISE, final + (stream * H + h) * size);
         }
     }
 }
@@ -293,7 +245,7 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                 return at;
             };
             if (initial)
-                std::memcpy(S.data(), initial + own, size * sizeof(float));
+                scaled(initial + own, size, LOWER, S.data());
             else
                 std::fill(S.begin(), S.end(), 0.0f);
             if ((int64_t)kept.size() < segments * size) kept.resize(segments * size);
@@ -306,7 +258,7 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                 chunk.advance(S.data());
             }
             if (d_final)
-                std::memcpy(dS.data(), d_final + own, size * sizeof(float));
+                scaled(d_final + own, size, RAISE, dS.data());
             else
                 std::fill(dS.begin(), dS.end(), 0.0f);
             for (int64_t segment = segments - 1; segment >= 0; segment--) {
@@ -397,9 +349,9 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                         const int64_t out = (at + (int64_t)a * H) * K;
 #pragma omp simd
                         for (int c = 0; c < K; c++) {
-                            const float inverse = 1.0f / E[c];
-                            d_q[out + c] = down<T>(Q[c] * E[c]);
-                            d_k[out + c] = down<T>(P[c] * E[c] + M[c] * inverse + L[c] * (last[c] * inverse));
+                            const float e = E[c] * RAISE, inverse = 1.0f / e;
+                            d_q[out + c] = down<T>(Q[c] * e);
+                            d_k[out + c] = down<T>(P[c] * e + M[c] * inverse + L[c] * (last[c] * inverse));
                             carry[c] += Q[c] * chunk.qp[row + c] + P[c] * chunk.kp[row + c] - M[c] * chunk.km[row + c] -
                                         L[c] * chunk.ke[row + c];
                             d_g[out + c] = carry[c];
@@ -415,7 +367,7 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                     product<true>(K, V, n, chunk.kp.data(), 1, K, negative.data(), V, dS.data(), V);
                 }
             }
-            if (d_initial) std::memcpy(d_initial + own, dS.data(), size * sizeof(float));
+            if (d_initial) scaled(dS.data(), size, LOWER, d_initial + own);
         }
     }
 }
