@@ -56,11 +56,11 @@ typecheck: links ## mypy, strict, over the whole package
 	@scripts/setup.sh dev
 	MYPYPATH=.links $(PY) -m mypy -p watersmeet
 
-bench: ## speed of the KDA operator beside its peer, and scores beside the baselines
+bench: ## speed of the operators beside their peers, and scores beside the baselines
 	@scripts/setup.sh dev
 	@scripts/setup.sh browser
 	@$(VENV)/bin/watersmeet data fetch --split val
-	@env -u OMP_NUM_THREADS $(VENV)/bin/watersmeet bench kda
+	@env -u OMP_NUM_THREADS $(VENV)/bin/watersmeet bench kernels
 	@env -u OMP_NUM_THREADS $(VENV)/bin/watersmeet bench screenshot-to-code
 
 dist: ## sdist and wheel in dist/

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from watersmeet.cli.bench_kda import peer_function
+from watersmeet.cli.bench_peers import peer_function
 from watersmeet.kernels import dispatch, kda
 from watersmeet.kernels.native import delta_rule, library
 

@@ -278,12 +278,18 @@ def data(context: typer.Context) -> None:
     typer.main.get_command(data_app).main(args=context.args, prog_name="watersmeet data")
 
 
-@bench_app.command("kda")
-def bench_kda() -> None:
-    """Speed of the KDA operator beside its peer's."""
-    from watersmeet.cli.bench_kda import run as run_bench
+@bench_app.command("kernels")
+def bench_kernels(
+    part: Annotated[
+        list[str] | None,
+        typer.Option("--part", help="kda, experts, step, memory or training; all when left out."),
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all numbers.")] = None,
+) -> None:
+    """Speed and memory of the operators beside their peers'."""
+    from watersmeet.cli.bench_kernels import run as run_bench
 
-    run_bench()
+    run_bench(parts=part or (), json_file=json_file)
 
 
 @bench_app.command("model")

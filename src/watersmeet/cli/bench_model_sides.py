@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from watersmeet.cli.bench_kda import _without_working_folder
+from watersmeet.cli.bench_peers import without_working_folder
 
 PEER = "transformers.models.kimi_linear.modeling_kimi_linear"
 
@@ -33,7 +33,7 @@ def _peer_class() -> Any:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    with _without_working_folder():
+    with without_working_folder():
         return importlib.import_module(PEER).KimiLinearForCausalLM
 
 
@@ -97,14 +97,14 @@ class Peer:
 
     def __init__(self, directory: Path, dtype: str) -> None:
         form = _peer_class()
-        with _without_working_folder(), warnings.catch_warnings():
+        with without_working_folder(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.model = form.from_pretrained(directory, dtype=getattr(torch, dtype), local_files_only=True).eval()
         self._cache: Any = None
 
     @torch.inference_mode()
     def _run(self, ids: Tensor, **options: Any) -> Tensor:
-        with _without_working_folder():
+        with without_working_folder():
             out = self.model(ids[None], use_cache=True, logits_to_keep=1, **options)
         self._cache = out.cache
         logits: Tensor = out.logits[0, -1].float()
