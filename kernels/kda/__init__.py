@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from ..checks import int_vector, same_place
 from ..dispatch import form
 from .gate import gate_op
 from .ops import kda_chunked, native_fits, sequence_lengths
@@ -41,6 +42,9 @@ def kda(
 
     Returns:
         o [B,T,H,V] in v's dtype, and the final states or None. Everything is differentiable, the states too.
+
+    Raises:
+        ValueError: shapes, devices or bounds do not fit together. TypeError: a dtype that is not floating.
     """
     B, T, _, K = q.shape
     if k.shape != q.shape or g.shape != q.shape or v.shape[:3] != q.shape[:3] or beta.shape != q.shape[:3]:
@@ -48,9 +52,14 @@ def kda(
             f"kda got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}, g {tuple(g.shape)}, "
             f"beta {tuple(beta.shape)}; expected q, k, g [B,T,H,K], v [B,T,H,V], beta [B,T,H]"
         )
+    same_place("kda", q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state)
+    if cu_seqlens is not None:
+        int_vector("kda", "cu_seqlens", cu_seqlens)
+    state = (B if cu_seqlens is None else cu_seqlens.shape[0] - 1, *q.shape[2:], v.shape[3])
+    if initial_state is not None and initial_state.shape != state:
+        raise ValueError(f"kda got initial_state {tuple(initial_state.shape)}; expected [N,H,K,V], here {state}")
     scale = K**-0.5 if scale is None else float(scale)
-    fits = K % 16 == 0 and v.shape[3] % 16 == 0 and max(K, v.shape[3]) <= 256
-    chosen = form("kda", q, k, v, g, beta, triton=fits)
+    chosen = form("kda", q, k, v, g, beta)
     if chosen == "reference":
         lengths = sequence_lengths(B, T, cu_seqlens)
         bounds = None if cu_seqlens is None else [sum(lengths[:n]) for n in range(len(lengths) + 1)]
@@ -58,12 +67,13 @@ def kda(
         return o, final if output_final_state else None
     bounded = gate_lower_bound is not None and gate_lower_bound >= -5.0
     if chosen == "triton":
-        from .triton_ops import kda_triton  # only here: a machine without triton has the other forms
+        from .triton_ops import kda_triton, supports  # only here: a machine without triton has the other forms
 
-        return kda_triton(
-            q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens, bounded=bounded,
-            need_final=output_final_state,
-        )  # fmt: skip
+        if supports(q, v):
+            return kda_triton(
+                q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens, bounded=bounded,
+                need_final=output_final_state,
+            )  # fmt: skip
     few = T // (1 if cu_seqlens is None else max(1, cu_seqlens.shape[0] - 1)) <= MAX_TOKENS
     if initial_state is not None and few and not native_fits(q, k, v):
         # a decoding step: as many tokens for every sequence, and few

@@ -21,7 +21,6 @@ from . import triton_backward, triton_forward, triton_gate, triton_recurrent
 CHUNK = 64
 CHUNK_WIDE = 32
 """Rows of a chunk for float32 operands: a product in three parts needs its registers many times over."""
-WIDEST = 256
 GATE_PARTS = 256
 """Most pieces of rows whose sums for A_log and dt_bias are kept apart; they are added in a fixed order."""
 
@@ -39,18 +38,36 @@ class Config:
 
 # per kernel: for bfloat16 operands, for float32 operands
 CONFIGS: dict[str, tuple[Config, Config]] = {
-    "chunk_tiles": (Config(keys=32, warps=8), Config(keys=32)),
+    "chunk_tiles": (Config(keys=32, warps=8), Config(keys=16, warps=8, stages=1)),
     "chunk_rows": (Config(keys=64, values=64, warps=8), Config(keys=32, values=32)),
-    "chunk_states": (Config(values=32), Config(values=16, warps=8)),
+    "chunk_states": (Config(values=32), Config(values=16, warps=8, stages=1)),
     "chunk_outputs": (Config(keys=64, values=64), Config(keys=32, values=32)),
     "value_grads": (Config(values=64), Config(values=32)),
-    "state_grads": (Config(values=32, stages=1), Config(values=16, warps=8)),
+    "state_grads": (Config(values=32, stages=1), Config(values=16, warps=8, stages=1)),
     "solve_grads": (Config(values=64), Config(values=32)),
-    "key_grads": (Config(keys=32, values=32, warps=8), Config(keys=16, values=32)),
+    "key_grads": (Config(keys=32, values=32, warps=8), Config(keys=16, values=16, warps=8, stages=1)),
     "recurrent_steps": (Config(values=32), Config(values=32)),
     "gate_forward": (Config(), Config()),
     "gate_backward": (Config(warps=8), Config(warps=8)),
 }
+
+# the state of a wide head takes the registers of more threads
+WIDE: dict[str, tuple[Config, Config]] = {
+    "chunk_states": (Config(values=32, warps=8, stages=1), CONFIGS["chunk_states"][1]),
+    "state_grads": (Config(values=32, warps=8, stages=1), CONFIGS["state_grads"][1]),
+}
+
+# on AMD's chips, where a thread has as many registers but other products
+HIP: dict[str, tuple[Config, Config]] = {
+    "key_grads": (Config(keys=16, values=32, warps=8), Config(keys=16, values=32)),
+}
+
+
+def configuration(kernel: str, operand: torch.dtype, K: int, hip: bool) -> Config:
+    """What a kernel is launched with for operands of this type and keys of this width."""
+    table = HIP if hip and kernel in HIP else WIDE if K > 128 and kernel in WIDE else CONFIGS
+    return table[kernel][operand == torch.float32]
+
 
 Launch = Callable[[Any, tuple[int, ...], dict[str, Any], dict[str, Any], Config], None]
 
@@ -127,7 +144,7 @@ class _Call:
             **constants: Any) -> None:  # fmt: skip
         """Launch with the constants named in ``sizes`` (K, V, BK, BV, PK) and the operand type added."""
         name = kernel.fn.__name__
-        config = CONFIGS[name][self.operand == torch.float32]
+        config = configuration(name, self.operand, self.K, self.hip)
         known = {
             "K": self.K, "V": self.V, "PK": _power(self.K), "C": self.chunk, "LEVELS": self.chunk.bit_length() - 1,
             "BK": min(config.keys, _power(self.K)), "BV": min(config.values, _power(self.V)),
@@ -140,6 +157,12 @@ class _Call:
             self.launch(kernel, places, arguments, wanted | constants, config)
 
 
+def supports(q: Tensor, v: Tensor) -> bool:
+    """Widths whose tiles fit. A wider state in float32 would not stay in registers: three products are made of each."""
+    K, V = q.shape[3], v.shape[3]
+    return K % 16 == 0 and V % 16 == 0 and 0 < V <= 256 and 0 < K <= (256 if q.dtype == torch.bfloat16 else 128)
+
+
 def saved_shape(q: Tensor) -> tuple[int, int, int, int, int]:
     """[2,B,T,H,C]: P and L, in the type of the operands."""
     B, T, H, _ = q.shape
@@ -149,8 +172,11 @@ def saved_shape(q: Tensor) -> tuple[int, int, int, int, int]:
 def _call(q: Tensor, v: Tensor, lengths: tuple[int, ...], launch: Launch = _launch, hip: bool | None = None) -> _Call:
     B, T, H, K = q.shape
     V = v.shape[3]
-    if K % 16 or V % 16 or max(K, V) > WIDEST:
-        raise ValueError(f"the Triton form of kda got K={K}, V={V}; both must be multiples of 16, at most {WIDEST}")
+    if not supports(q, v):
+        raise ValueError(
+            f"the Triton form of kda got K={K}, V={V} in {q.dtype}; both must be multiples of 16, at most 256, and K at "
+            f"most 128 for float32"
+        )
     operand = torch.bfloat16 if q.dtype == torch.bfloat16 else torch.float32
     chunk = saved_shape(q)[-1]
     return _Call(
@@ -262,7 +288,7 @@ def backward(
         HAS_FINAL=dfinal is not None, NEED_INITIAL=need_initial,
     )  # fmt: skip
     dv, dq, dk, dg = (torch.empty_like(x) for x in (v, q, k, g))
-    tiles = triton.cdiv(K, min(CONFIGS["key_grads"][call.operand == torch.float32].keys, _power(K)))
+    tiles = triton.cdiv(K, min(configuration("key_grads", call.operand, K, call.hip).keys, _power(K)))
     part = q.new_empty(1 + tiles, call.rows, H, dtype=torch.float32)
     call.run(
         triton_backward.solve_grads, lambda _: (chunks, H),
@@ -386,23 +412,19 @@ def compile_cases() -> list[Any]:
 
         return launch
 
-    for dtype in (torch.bfloat16, torch.float32):
-        for K, V in ((128, 128), (64, 64), (256, 256), (48, 80)):
-            for hip in (False, True):
-                launch = record(hip, (K, V) == (128, 128) and dtype == torch.bfloat16)
-                q, k, v = (torch.zeros(1, 70, 2, D, dtype=dtype) for D in (K, K, V))
-                g, beta, state = torch.zeros(1, 70, 2, K), torch.zeros(1, 70, 2), torch.zeros(1, 2, K, V)
-                for bounded in (True, False):
-                    fixed: dict[str, Any] = dict(scale=1.0, lengths=(70,), launch=launch)
-                    _, final, saved = forward(
-                        q, k, v, g, beta, state, bounded=bounded, need_final=True, hip=hip, **fixed
-                    )
-                    backward(
-                        saved, q, k, v, g, beta, state, v, final, bounded=bounded, need_initial=True, hip=hip, **fixed
-                    )
-                bounds = torch.zeros(2, dtype=torch.int32)
-                recurrent(q, k, v, g, beta, state, bounds, scale=1.0, need_final=True, launch=launch)
-                for bound in (None, -5.0):
-                    gate_forward(q, beta[0, 0], g[0, 0], bound, launch)
-                    gate_backward(g, q, beta[0, 0], g[0, 0], bound, launch)
+    half, full = torch.bfloat16, torch.float32
+    for dtype, K, V in ((half, 128, 128), (half, 256, 256), (half, 48, 80), (full, 128, 128)):
+        for hip in (False, True):
+            launch = record(hip, (dtype, K) == (torch.bfloat16, 128))
+            q, k, v = (torch.zeros(1, 70, 2, D, dtype=dtype) for D in (K, K, V))
+            g, beta, state = torch.zeros(1, 70, 2, K), torch.zeros(1, 70, 2), torch.zeros(1, 2, K, V)
+            for bounded in (True, False):
+                fixed: dict[str, Any] = dict(scale=1.0, lengths=(70,), bounded=bounded, launch=launch, hip=hip)
+                _, final, saved = forward(q, k, v, g, beta, state, need_final=True, **fixed)
+                backward(saved, q, k, v, g, beta, state, v, final, need_initial=True, **fixed)
+            bounds = torch.zeros(2, dtype=torch.int32)
+            recurrent(q, k, v, g, beta, state, bounds, scale=1.0, need_final=True, launch=launch)
+            for bound in (None, -5.0):
+                gate_forward(q, beta[0, 0], g[0, 0], bound, launch)
+                gate_backward(g, q, beta[0, 0], g[0, 0], bound, launch)
     return list(found.values())

@@ -73,13 +73,12 @@ def state_grads(
         keys = load_operand(R, first * K, i, n, r, H * K, K)
         dn = load_rows(dN, first * V, i, n, c, H * V, V) + product(keys, grad, OPERAND, PRECISION, EMULATE)
         store_rows(dN, first * V, i, n, c, H * V, V, dn)
-        decay = tl.load(D + at + r, mask=r < K, other=0.0)
-        grad = grad * decay[:, None]
-        queries = load_operand(Q, first * K, i, n, r, H * K, K)
-        d = load_operand(do, first * V, i, n, c, H * V, V)
-        grad += product(tl.trans(queries), d, OPERAND, PRECISION, EMULATE) * scale
         w = load_operand(W, first * K, i, n, r, H * K, K)
-        grad -= product(tl.trans(w), dn, OPERAND, PRECISION, EMULATE)
+        decay = tl.load(D + at + r, mask=r < K, other=0.0)
+        grad = grad * decay[:, None] - product(tl.trans(w), dn, OPERAND, PRECISION, EMULATE)
+        queries = load_operand(Q, first * K, i, n, r, H * K, K)
+        d = load_rows(do, first * V, i, n, c, H * V, V) * scale
+        grad += product(tl.trans(queries), d, OPERAND, PRECISION, EMULATE)
     if NEED_INITIAL:
         store_rows(dinitial, own, r, K, c, V, V, grad)
 
@@ -144,17 +143,16 @@ def key_grads(
     if BOUNDED:
         for level in range(0, 4):
             rise, fall, whole = double(rise, fall, whole, row, 1 << level)
-        early = rise * HALF
         late = 1.0 / (tl.maximum(rise, LEAST) * HALF)
         block = (row // 16 == col // 16) & (row > col)
         a = tl.where(block, load_operand(dA, first * C, i, n, i, H * C, C), 0.0)
         p = tl.where(block, load_operand(dP, first * C, i, n, i, H * C, C), 0.0)
-        later = keys * late
-        rho += early * product(a, later, OPERAND, PRECISION, EMULATE)
-        sigma += early * product(p, later, OPERAND, PRECISION, EMULATE)
-        sent = product(tl.trans(p), queries * early, OPERAND, PRECISION, EMULATE)
-        sent += product(tl.trans(a), keys * early * b[:, None], OPERAND, PRECISION, EMULATE)
+        sent = product(tl.trans(p), queries * rise * HALF, OPERAND, PRECISION, EMULATE)
+        sent += product(tl.trans(a), keys * rise * b[:, None] * HALF, OPERAND, PRECISION, EMULATE)
         omega += late * sent
+        late = keys * late
+        rho += rise * (product(a, late, OPERAND, PRECISION, EMULATE) * HALF)
+        sigma += rise * (product(p, late, OPERAND, PRECISION, EMULATE) * HALF)
     # a real loop: unrolled, all levels would want their registers at once
     for level in range(4 if BOUNDED else 0, LEVELS):
         size = 1 << level

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from ..checks import bounds as check_bounds
 from .ops import sequence_lengths
-from .triton import backward, forward, recurrent, saved_shape
+from .triton import backward, forward, recurrent, saved_shape, supports
 
 RECURRENT_TOKENS = 16
 """Up to this many tokens a sequence, with a state and without gradients, the recurrence itself is the faster form."""
+
+__all__ = ["decode_op", "kda_op", "kda_triton", "packed_lengths", "supports"]
 
 _seen: dict[int, tuple[weakref.ref[Tensor], int, tuple[int, ...]]] = {}
 
@@ -112,7 +114,7 @@ def decode_op(
         bounds = torch.arange(0, (B + 1) * T, T, dtype=torch.int32, device=q.device) if T else q.new_zeros(B + 1).int()
     else:
         check_bounds("kda", "cu_seqlens", cu_seqlens, B * T)
-        bounds = cu_seqlens.to(torch.int32)
+        bounds = cu_seqlens.to(q.device, torch.int32)
     o, final = recurrent(q, k, v, g, beta, initial_state, bounds, scale=scale, need_final=need_final)
     return o, q.new_empty(0, dtype=torch.float32) if final is None else final
 
