@@ -9,7 +9,8 @@ from watersmeet.kernels import attnres
 from watersmeet.kernels.dispatch import forced
 
 pytest.importorskip("triton")
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.2e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.2e-2, torch.float16: 3e-3}
+DTYPES = [torch.float32, torch.bfloat16]
 
 
 def draw(*shape, seed=0, scale=1.0):
@@ -35,7 +36,7 @@ def compare(device, shape, dtype, scale=1.0, query=0.3):
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 3, 16), (5, 2, 3, 40), (9, 4, 129), (17, 1, 64)])
 def test_matches_the_definition(device, shape, dtype):
     compare(device, shape, dtype)

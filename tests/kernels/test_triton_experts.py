@@ -12,7 +12,8 @@ from watersmeet.kernels.dispatch import forced
 from watersmeet.kernels.mxfp4 import mxfp4_decode, mxfp4_encode
 
 pytest.importorskip("triton")
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.2e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1.2e-2, torch.float16: 3e-3}
+DTYPES = [torch.float32, torch.bfloat16]
 
 
 def draw(*shape, seed=0, scale=1.0):
@@ -48,7 +49,7 @@ def compare(device, counts, width, inner, dtype, *, weight_dtype=None, act=situ_
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("counts", [(3, 0, 21, 1), (0, 0, 5)])
 def test_matches_the_definition(device, counts, dtype):
     compare(device, counts, 40, 24, dtype)
@@ -78,7 +79,7 @@ def test_any_shape(counts, width, inner, dtype, act, linear_beta):
 
 
 @pytest.mark.parametrize("form", ["triton", "chunked"])
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_packed_weights(device, form, dtype):
     """The same as with decoded weights, forwards and for the gradient of x; the weights get none."""
     counts, width, inner = (3, 0, 18), 64, 96
@@ -120,7 +121,7 @@ def test_packed_experts_of_a_model_take_the_grouped_form(device, activation):
             mixed = experts(leaf, weight, picked, None, betas=(4.0, 25.0) if activation == "situ" else None, eps=1e-5)
         results.append((mixed, *torch.autograd.grad(mixed.square().sum(), [leaf, weight])))
     for one, other in zip(*results, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(other.abs().max()))
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5 * float(other.detach().abs().max()))
 
 
 @pytest.mark.parametrize("form", ["triton", "chunked", "reference"])
