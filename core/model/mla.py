@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from watersmeet.core.cache import LatentBuffer
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.model.joint import Joint
+from watersmeet.core.model.logits import LogitMeter
 from watersmeet.core.model.ops import Layout, Linear, RMSNorm, Step
 from watersmeet.kernels.mla import mla_decode
 
@@ -70,6 +71,7 @@ class LatentAttention(nn.Module):
         readers = [first, self.kv_a_proj_with_mqa, *([self.g_proj] if self.gated else [])]
         self.joint = Joint(*readers)
         self._sizes = [m.out_features for m in readers]
+        self.meter: LogitMeter | None = None
 
     def _project(self, x_TD: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Queries [T, H, K], normalised latent [T, R], shared key [T, P], output gate [T, H*V] or None."""
@@ -132,6 +134,8 @@ class LatentAttention(nn.Module):
                 )
                 seen = state.rows[row, : before + end - start]
                 k_row, v_row = self._expand(*seen.split([self.rank, self.shared], dim=-1))
+            if self.meter is not None and self.training and state is None and (layout.real or end) >= end:
+                self.meter.see(q[start:end], k_row, block, self.scale)
             outputs.append(self._attend(q[start:end], k_row, v_row, block))
         return self._output(torch.cat(outputs), gate)
 

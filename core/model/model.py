@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -176,6 +176,8 @@ class Model(nn.Module):
                 "make the cache with model.new_cache(number of streams)"
             )
         x_TD, layout = self.embed(packed), Layout.of(packed.cu_seqlens, packed.block)
+        if record is not None:
+            layout = replace(layout, real=record.real_tokens)
         return self._trunk(x_TD, layout, None, record) if cache is None else self._continue(x_TD, layout, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:

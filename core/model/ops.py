@@ -56,7 +56,8 @@ class Layout:
 
     cu_seqlens [N+1] int32 and the same numbers as a list; place [T] int32, index of each row in its stream;
     block [T] int64 or None when every row is causal; first: row of the cache of the first of these streams;
-    past: per row of the cache the tokens it has read, None without a cache.
+    past: per row of the cache the tokens it has read, None without a cache; real: the first rows that are real when the
+    rest fills the batch up, None when all are.
     """
 
     cu_seqlens: Tensor
@@ -65,6 +66,7 @@ class Layout:
     block: Tensor | None = None
     first: int = 0
     past: list[int] | None = None
+    real: int | None = None
 
     @classmethod
     def of(cls, cu_seqlens: Tensor, block: Tensor | None, first: int = 0) -> Layout:
