@@ -1,5 +1,6 @@
 """What every operator asks of its arguments, with errors that say what was found."""
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -48,3 +49,8 @@ def bounds(operator: str, name: str, x: Tensor, end: int) -> None:
     if numbers[0] != 0 or numbers[-1] != end or any(a > b for a, b in zip(numbers, numbers[1:], strict=False)):
         shown = numbers if len(numbers) <= 16 else [*numbers[:8], "...", *numbers[-8:]]
         raise ValueError(f"{operator} got {name} {shown}; expected numbers that rise from 0 to {end}")
+
+
+def device_of(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """For launches: they go to the current device, which is another one where a model lies on several."""
+    return torch.cuda.device(x.device) if x.device.type == "cuda" else contextlib.nullcontext()

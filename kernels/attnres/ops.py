@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import device_of
 from ..dispatch import form
 from .fast import mix_backward, mix_forward
 
@@ -30,7 +31,8 @@ def _pick(sources: Tensor) -> tuple[Any, Any]:
 def attnres_op(sources: Tensor, query: Tensor, norm_weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """[n,T,D] -> y [T,D] and the two rows [n,T] from which the weights are made again."""
     p = _product(query, norm_weight, sources.dtype)
-    return _pick(sources)[0](sources.contiguous(), p, eps)  # type: ignore[no-any-return]
+    with device_of(sources):
+        return _pick(sources)[0](sources.contiguous(), p, eps)  # type: ignore[no-any-return]
 
 
 @attnres_op.register_fake
@@ -45,7 +47,8 @@ def _backward_op(
     dy: Tensor, sources: Tensor, query: Tensor, norm_weight: Tensor, r: Tensor, s: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     p = _product(query, norm_weight, sources.dtype)
-    dsources, dp = _pick(sources)[1](dy.contiguous(), sources.contiguous(), p, r, s)
+    with device_of(sources):
+        dsources, dp = _pick(sources)[1](dy.contiguous(), sources.contiguous(), p, r, s)
     dquery = (dp * norm_weight.to(dp.dtype)).to(query.dtype)
     return dsources, dquery, (dp * query.to(dp.dtype)).to(norm_weight.dtype)
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import bounds
+from ..checks import bounds, device_of
 from ..dispatch import form
 from .fast import conv_backward, conv_forward
 
@@ -31,7 +31,8 @@ def short_conv_op(
         from . import triton
 
         forward = triton.conv_forward
-    y, final = forward(x.contiguous(), weight, cu_seqlens, initial_state, output_final_state, activation)
+    with device_of(x):
+        y, final = forward(x.contiguous(), weight, cu_seqlens, initial_state, output_final_state, activation)
     return y, x.new_empty(0) if final is None else final
 
 
@@ -57,7 +58,8 @@ def _backward_op(
         from . import triton
 
         backward = triton.conv_backward
-    dx, dw, dstate = backward(dy, dfinal, x.contiguous(), weight, cu_seqlens, initial_state, activation)
+    with device_of(x):
+        dx, dw, dstate = backward(dy, dfinal, x.contiguous(), weight, cu_seqlens, initial_state, activation)
     return dx, dw, x.new_empty(0) if dstate is None else dstate
 
 

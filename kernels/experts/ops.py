@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import bounds
+from ..checks import bounds, device_of
 from ..dispatch import form
 from .fast import glu_backward, glu_forward
 
@@ -42,7 +42,8 @@ def expert_glu_op(
     """y [M,L], and both products [M,I] for the backward, empty unless they are to be kept. beta None means SwiGLU."""
     bounds("expert_glu", "expert_offsets", offsets, len(x))
     weights, scales = (w_gate, w_up, w_down), _scales(s_gate, s_up, s_down)
-    y, *kept = _form(x)[0](x.contiguous(), offsets, weights, scales, beta, linear_beta, keep)
+    with device_of(x):
+        y, *kept = _form(x)[0](x.contiguous(), offsets, weights, scales, beta, linear_beta, keep)
     gate, up = (x.new_empty(0) if one is None else one for one in kept)
     return y, gate, up
 
@@ -73,9 +74,10 @@ def _backward_op(
     weights, scales = (w_gate, w_up, w_down), _scales(s_gate, s_up, s_down)
     forward, backward = _form(x)
     x, dy = x.contiguous(), dy.contiguous()
-    if gate.dim() == 1:  # not kept
-        _, gate, up = forward(x, offsets, weights, scales, beta, linear_beta, True)
-    dx, grads = backward(dy, x, offsets, weights, scales, beta, linear_beta, gate, up, need_weights)
+    with device_of(x):
+        if gate.dim() == 1:  # not kept
+            _, gate, up = forward(x, offsets, weights, scales, beta, linear_beta, True)
+        dx, grads = backward(dy, x, offsets, weights, scales, beta, linear_beta, gate, up, need_weights)
     return dx, *(grads or (x.new_empty(0) for _ in range(3)))
 
 
