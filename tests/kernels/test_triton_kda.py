@@ -99,7 +99,8 @@ def test_bfloat16(device):
 @pytest.mark.slow
 @pytest.mark.parametrize("gate", GATES)
 def test_bfloat16_at_all_lengths(device, gate):
-    compare(device, ALL, gate, dtype=torch.bfloat16, tol=(2e-2, 4e-2))
+    # without any decay the roundings of all earlier tokens stay in the state
+    compare(device, ALL, gate, dtype=torch.bfloat16, tol=(3e-2, 5e-2) if gate == "zero" else (2e-2, 4e-2))
 
 
 def test_batch_without_states(device):
