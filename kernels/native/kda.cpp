@@ -13,37 +13,54 @@ constexpr float LOWEST = -80.0f;  // e^80 and what it multiplies fit float32
 constexpr float RAISE = 0x1p58f, LOWER = 0x1p-58f;
 constexpr float GONE = -20.0f;    // 2e-9 of a state is below the rounding of the rest; stronger decays are taken for this one
 
-// c[m, NV * W] (+)= a b with a(i, k) = a[i * ra + k * ca]; rows of b and c are `stride` apart
-template <int MR, int NV, bool ADD>
-static inline void block(int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc) {
+enum Begin { ZERO, ADD, DECAY };  // a product begins from nothing, from c, or from `from` times a number a row
+
+// c[MR, NV * W] = begin + a b with a(i, k) = a[i * ra + k * ca]; rows of b are ldb apart, those of c and `from` ldc. Every
+// number is one chain of additions, the same however many rows there are.
+template <int MR, int NV, Begin B>
+static inline void block(int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc,
+                         const float* from, const float* decay) {
     vec sum[MR][NV];
     for (int i = 0; i < MR; i++)
-        for (int j = 0; j < NV; j++) sum[i][j] = ADD ? load(c + i * ldc + j * W) : vec{};
+        for (int j = 0; j < NV; j++) {
+            if (B == ZERO) sum[i][j] = vec{};
+            if (B == ADD) sum[i][j] = load(c + i * ldc + j * W);
+            if (B == DECAY) sum[i][j] = load(from + i * ldc + j * W) * splat(decay[i]);
+        }
     for (int k = 0; k < depth; k++) {
         vec row[NV];
         for (int j = 0; j < NV; j++) row[j] = load(b + k * ldb + j * W);
         for (int i = 0; i < MR; i++) {
-            const float x = a[i * ra + k * ca];
-            for (int j = 0; j < NV; j++) sum[i][j] += x * row[j];
+            const vec x = splat(a[i * ra + k * ca]);
+            for (int j = 0; j < NV; j++) sum[i][j] = add_product(x, row[j], sum[i][j]);
         }
     }
     for (int i = 0; i < MR; i++)
         for (int j = 0; j < NV; j++) store(c + i * ldc + j * W, sum[i][j]);
 }
 
-template <int NV, bool ADD>
-static void columns(int m, int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc) {
+template <int MR, int NV, Begin B>
+static void columns(int m, int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc,
+                    const float* from, const float* decay) {
     int i = 0;
-    for (; i + 4 <= m; i += 4) block<4, NV, ADD>(depth, a + i * ra, ra, ca, b, ldb, c + i * ldc, ldc);
-    for (; i < m; i++) block<1, NV, ADD>(depth, a + i * ra, ra, ca, b, ldb, c + i * ldc, ldc);
+    auto at = [&](const float* x, int stride) { return x ? x + (int64_t)i * stride : x; };
+    for (; i + MR <= m; i += MR)
+        block<MR, NV, B>(depth, a + i * ra, ra, ca, b, ldb, c + (int64_t)i * ldc, ldc, at(from, ldc), at(decay, 1));
+    for (; i + 4 <= m; i += 4)
+        block<4, NV, B>(depth, a + i * ra, ra, ca, b, ldb, c + (int64_t)i * ldc, ldc, at(from, ldc), at(decay, 1));
+    for (; i < m; i++)
+        block<1, NV, B>(depth, a + i * ra, ra, ca, b, ldb, c + (int64_t)i * ldc, ldc, at(from, ldc), at(decay, 1));
 }
 
 // width must be a multiple of 16
-template <bool ADD>
-static void product(int m, int width, int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc) {
+template <Begin B>
+static void product(int m, int width, int depth, const float* a, int ra, int ca, const float* b, int ldb, float* c, int ldc,
+                    const float* from = nullptr, const float* decay = nullptr) {
     int j = 0;
-    for (; j + 4 * W <= width; j += 4 * W) columns<4, ADD>(m, depth, a, ra, ca, b + j, ldb, c + j, ldc);
-    for (; j < width; j += W) columns<1, ADD>(m, depth, a, ra, ca, b + j, ldb, c + j, ldc);
+    auto at = [&] { return from ? from + j : from; };
+    for (; j + 4 * W <= width; j += 4 * W) columns<4, 4, B>(m, depth, a, ra, ca, b + j, ldb, c + j, ldc, at(), decay);
+    for (; j + 2 * W <= width; j += 2 * W) columns<8, 2, B>(m, depth, a, ra, ca, b + j, ldb, c + j, ldc, at(), decay);
+    for (; j < width; j += W) columns<16, 1, B>(m, depth, a, ra, ca, b + j, ldb, c + j, ldc, at(), decay);
 }
 
 template <class T>
@@ -56,9 +73,21 @@ static void load_rows(const T* src, int64_t stride, int n, int width, float* out
     }
 }
 
-static void transpose(const float* src, int n, int width, float* out) {  // [n, width] -> [width, C], missing rows zero
+// [n, width] -> columns of out, whose rows are `apart`; C columns, missing ones zero
+static void transpose(const float* src, int n, int width, float* out, int apart) {
+    if (n == C) {
+        for (int i = 0; i < C; i += W)
+            for (int c = 0; c < width; c += W) turn(src + i * width + c, width, out + c * apart + i, apart);
+        return;
+    }
     for (int i = 0; i < C; i++)
-        for (int c = 0; c < width; c++) out[c * C + i] = i < n ? src[i * width + c] : 0.0f;
+        for (int c = 0; c < width; c++) out[c * apart + i] = i < n ? src[i * width + c] : 0.0f;
+}
+
+// C columns of src, whose rows are `apart`, -> [C, width]
+static void transpose_back(const float* src, int apart, int width, float* out) {
+    for (int i = 0; i < C; i += W)
+        for (int c = 0; c < width; c += W) turn(src + c * apart + i, apart, out + i * width + c, width);
 }
 
 static void scaled(const float* from, int64_t size, float by, float* to) {
@@ -69,17 +98,30 @@ static void scaled(const float* from, int64_t size, float by, float* to) {
 // everything a chunk computes before it meets the state
 struct Chunk {
     int K, V, n = 0;
-    std::vector<float> q, k, v, E, qp, kp, km, ke, kmT, A, P, beta, R, Y;
-    // A holds k+_i . k-_j without beta; P and A are [C, C] with exact zeros where the mask is
+    std::vector<float> q, k, v, E, rows, km, ke, kmT, tiles, beta, outs, Y;
+    // k+ and directly behind it q+, which meet the same matrices; A and P, what both make of k-, and of the state. A holds
+    // k+_i . k-_j without beta; P and A are [C, C] with exact zeros where the mask is
+    float *kp, *qp, *A, *P, *R, *O;
 
     Chunk(int K_, int V_)
-        : K(K_), V(V_), q(C * K_), k(C * K_), v(C * V_), E(C * K_), qp(C * K_), kp(C * K_), km(C * K_), ke(C * K_),
-          kmT(K_ * C), A(C * C), P(C * C), beta(C), R(C * V_), Y(C * V_) {}
+        : K(K_), V(V_), q(C * K_), k(C * K_), v(C * V_), E(C * K_), rows(2 * C * K_), km(C * K_), ke(C * K_), kmT(K_ * C),
+          tiles(2 * C * C), beta(C), outs(2 * C * V_), Y(C * V_) {
+        place();
+    }
+
+    void place() {
+        kp = rows.data(), qp = kp + n * K;
+        A = tiles.data(), P = A + n * C;
+        R = outs.data(), O = R + n * V;
+    }
+
+    const float* last() const { return E.data() + (n - 1) * K; }
 
     template <class T>
     void read(const T* Q, const T* Kk, const T* Vv, const float* g, const float* b, int64_t key_stride,
-              int64_t value_stride, int64_t heads, int rows) {
-        n = rows;
+              int64_t value_stride, int64_t heads, int count) {
+        n = count;
+        place();
         load_rows(Q, key_stride, n, K, q.data());
         load_rows(Kk, key_stride, n, K, k.data());
         load_rows(Vv, value_stride, n, V, v.data());
@@ -116,16 +158,15 @@ struct Chunk {
                 ke[at + c] = k[at + c] * (last[c] * inverse);
             }
         }
-        transpose(km.data(), n, K, kmT.data());
-        product<false>(n, C, K, kp.data(), K, 1, kmT.data(), C, A.data(), C);
-        product<false>(n, C, K, qp.data(), K, 1, kmT.data(), C, P.data(), C);
+        transpose(km.data(), n, K, kmT.data(), C);
+        product<ZERO>(2 * n, C, K, kp, K, 1, kmT.data(), C, A, C);
     }
 
-    // R and Y from the incoming state [K, V]
-    void solve(const float* S) {
-        product<false>(n, V, K, kp.data(), K, 1, S, V, R.data(), V);
+    // R and Y from the incoming state [K, V], and if asked for O = q+ S
+    void solve(const float* S, bool read_too) {
+        product<ZERO>(read_too ? 2 * n : n, V, K, kp, K, 1, S, V, R, V);
         for (int i = 0; i < n; i++) {
-            float *r = R.data() + i * V, *y = Y.data() + i * V;
+            float *r = R + i * V, *y = Y.data() + i * V;
             const float* vi = v.data() + i * V;
 #pragma omp simd
             for (int c = 0; c < V; c++) {
@@ -143,38 +184,32 @@ struct Chunk {
         }
     }
 
-    void advance(float* S) const {  // S [K, V]
-        const float* last = E.data() + (n - 1) * K;
-        for (int c = 0; c < K; c++) {
-            float* s = S + c * V;
-#pragma omp simd
-            for (int x = 0; x < V; x++) s[x] *= last[c];
-        }
-        product<true>(K, V, n, ke.data(), 1, K, Y.data(), V, S, V);
+    void advance(const float* S, float* next) const {  // [K, V]; they may be the same
+        product<DECAY>(K, V, n, ke.data(), 1, K, Y.data(), V, next, V, S, last());
     }
 };
 
 // rows at the beginning of `left` ones, at most C and at least four if there are, over which no channel decays below LOWEST
 static int rows_that_fit(const float* g, int64_t stride, int K, int64_t left, float* sum) {
     const int most = (int)std::min<int64_t>(C, left);
-    std::fill(sum, sum + K, 0.0f);
-    for (int i = 0; i < most; i++) {
-        const float* gi = g + i * stride;
-        float low = 0;
-#pragma omp simd reduction(min : low)
-        for (int c = 0; c < K; c++) {
-            sum[c] += std::max(gi[c], GONE);
-            low = std::min(low, sum[c]);
+    auto low = [&] {
+        float found = 0;
+#pragma omp simd reduction(min : found)
+        for (int c = 0; c < K; c++) found = std::min(found, sum[c]);
+        return found;
+    };
+    // decays only add up, so the last sum decides nearly always
+    for (const bool slowly : {false, true}) {
+        std::fill(sum, sum + K, 0.0f);
+        for (int i = 0; i < most; i++) {
+            const float* gi = g + i * stride;
+#pragma omp simd
+            for (int c = 0; c < K; c++) sum[c] += std::max(gi[c], GONE);
+            if (slowly && low() < LOWEST) return i;
         }
-        if (low < LOWEST) return i;
+        if (low() >= LOWEST) break;
     }
     return most;
-}
-
-// [rows, cols] -> [cols, rows], both multiples of 16
-static void turn_over(const float* from, int rows, int cols, float* to) {
-    for (int i = 0; i < rows; i += W)
-        for (int j = 0; j < cols; j += W) turn(from + (int64_t)i * cols + j, cols, to + (int64_t)j * rows + i, rows);
 }
 
 // q, k, g [T, H, K]; v, o [T, H, V]; beta [T, H]; cu [N + 1]; states [N, H, K, V] or null
@@ -185,7 +220,7 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
     {
         const TinyIsZero tiny;
         Chunk chunk(K, V);
-        std::vector<float> S(K * V), out(C * V), sum(K);
+        std::vector<float> S(K * V), sum(K);
 #pragma omp for schedule(dynamic, 1)
         for (int task = 0; task < streams * H; task++) {
             const int64_t stream = task / H, h = task % H, size = (int64_t)K * V;
@@ -198,15 +233,15 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
                 const int64_t at = t * H + h;
                 n = rows_that_fit(g + at * K, (int64_t)H * K, K, cu[stream + 1] - t, sum.data());
                 chunk.read(q + at * K, k + at * K, v + at * V, g + at * K, beta + at, (int64_t)H * K, (int64_t)H * V, H, n);
-                chunk.solve(S.data());
-                product<false>(n, V, K, chunk.qp.data(), K, 1, S.data(), V, out.data(), V);
-                product<true>(n, V, n, chunk.P.data(), C, 1, chunk.Y.data(), V, out.data(), V);
+                chunk.solve(S.data(), true);
+                product<ADD>(n, V, n, chunk.P, C, 1, chunk.Y.data(), V, chunk.O, V);
                 for (int i = 0; i < n; i++) {
                     T* row = o + (at + (int64_t)i * H) * V;
+                    const float* from = chunk.O + i * V;
 #pragma omp simd
-                    for (int c = 0; c < V; c++) row[c] = down<T>(out[i * V + c] * scale);
+                    for (int c = 0; c < V; c++) row[c] = down<T>(from[c] * scale);
                 }
-                chunk.advance(S.data());
+                chunk.advance(S.data(), S.data());
             }
             if (final) scaled(S.data(), size, RAISE, final + (stream * H + h) * size);
         }
@@ -215,7 +250,7 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
 
 // States are kept once a segment of so many chunks, and made again inside the segment at hand: memory does not grow with T
 // beyond one state in SEGMENT chunks.
-constexpr int SEGMENT = 64;
+constexpr int SEGMENT = 256;
 
 // initial, d_final, d_initial [N, H, K, V] or null
 template <class T>
@@ -227,8 +262,8 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
         const TinyIsZero tiny;
         Chunk chunk(K, V);
         const int64_t size = (int64_t)K * V;
-        std::vector<float> S(size), ST(size), dS(size), dST(size), kept, states, dO(C * V), dY(C * V), YT(V * C), dP(C * C), dA(C * C);
-        std::vector<float> dqp(C * K), dkp(C * K), dkm(C * K), dke(C * K), carry(K), negative(C * V);
+        std::vector<float> S(size), dS(size), kept, states, solved, left(2 * C * V), dY(C * V), YT(V * C), dP(C * C), dA(C * C);
+        std::vector<float> leftT(V * 2 * C), turned(K * 2 * C), dqp(C * K), dkp(C * K), dkm(C * K), dke(C * K), carry(K);
         std::vector<int64_t> cuts;
 #pragma omp for schedule(dynamic, 1)
         for (int task = 0; task < streams * H; task++) {
@@ -249,13 +284,14 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
             else
                 std::fill(S.begin(), S.end(), 0.0f);
             if ((int64_t)kept.size() < segments * size) kept.resize(segments * size);
-            if ((int64_t)states.size() < std::min<int64_t>(chunks, SEGMENT) * size) states.resize(std::min<int64_t>(chunks, SEGMENT) * size);
+            const int64_t most = std::min<int64_t>(chunks, SEGMENT);
+            if ((int64_t)states.size() < most * size) states.resize(most * size), solved.resize(most * 2 * C * V);
             for (int64_t i = 0; i < chunks; i++) {
                 if (i % SEGMENT == 0) std::memcpy(kept.data() + i / SEGMENT * size, S.data(), size * sizeof(float));
                 if (i >= (segments - 1) * SEGMENT) break;  // the last segment's are made below
                 enter(i);
-                chunk.solve(S.data());
-                chunk.advance(S.data());
+                chunk.solve(S.data(), false);
+                chunk.advance(S.data(), S.data());
             }
             if (d_final)
                 scaled(d_final + own, size, RAISE, dS.data());
@@ -264,29 +300,30 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
             for (int64_t segment = segments - 1; segment >= 0; segment--) {
                 const int64_t first = segment * SEGMENT, last_chunk = std::min(chunks, first + SEGMENT) - 1;
                 std::memcpy(states.data(), kept.data() + segment * size, size * sizeof(float));
-                for (int64_t i = first; i < last_chunk; i++) {
-                    float* next = states.data() + (i - first + 1) * size;
-                    std::memcpy(next, next - size, size * sizeof(float));
+                for (int64_t i = first; i <= last_chunk; i++) {
+                    float *here = states.data() + (i - first) * size, *keep = solved.data() + (i - first) * 2 * C * V;
                     enter(i);
-                    chunk.solve(next);
-                    chunk.advance(next);
+                    chunk.solve(here, false);
+                    std::memcpy(keep, chunk.R, chunk.n * V * sizeof(float));
+                    std::memcpy(keep + C * V, chunk.Y.data(), chunk.n * V * sizeof(float));
+                    if (i < last_chunk) chunk.advance(here, here + size);
                 }
                 for (int64_t i = last_chunk; i >= first; i--) {
-                    const int64_t at = enter(i);
+                    const int64_t at = i == last_chunk ? cuts[i] * H + h : enter(i);
                     const int n = chunk.n;
-                    const float *before = states.data() + (i - first) * size, *last = chunk.E.data() + (n - 1) * K;
-                    turn_over(before, K, V, ST.data());
-                    turn_over(dS.data(), K, V, dST.data());
-                    chunk.solve(before);
-                    load_rows(d_o + at * V, (int64_t)H * V, n, V, dO.data());
+                    const float *before = states.data() + (i - first) * size, *last = chunk.last();
+                    const float *R = solved.data() + (i - first) * 2 * C * V, *Y = R + C * V;
+                    // gradients of k+ S, which is minus that of R, and of q+ S: in the order of k+ and q+
+                    float *negative = left.data(), *dO = negative + n * V;
+                    load_rows(d_o + at * V, (int64_t)H * V, n, V, dO);
                     for (int x = 0; x < n * V; x++) dO[x] *= scale;
-                    transpose(chunk.Y.data(), n, V, YT.data());
+                    transpose(Y, n, V, YT.data(), C);
 
-                    product<false>(n, C, V, dO.data(), V, 1, YT.data(), C, dP.data(), C);
+                    product<ZERO>(n, C, V, dO, V, 1, YT.data(), C, dP.data(), C);
                     for (int a = 0; a < n; a++)
                         for (int b = a + 1; b < C; b++) dP[a * C + b] = 0;
-                    product<false>(n, V, n, chunk.P.data(), 1, C, dO.data(), V, dY.data(), V);
-                    product<true>(n, V, K, chunk.ke.data(), K, 1, dS.data(), V, dY.data(), V);
+                    product<ZERO>(n, V, n, chunk.P, 1, C, dO, V, dY.data(), V);
+                    product<ADD>(n, V, K, chunk.ke.data(), K, 1, dS.data(), V, dY.data(), V);
                     // dY now is the gradient of Y; through (I + A)^T it becomes that of beta R
                     for (int a = n - 1; a >= 0; a--) {
                         float* y = dY.data() + a * V;
@@ -296,9 +333,9 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                             for (int c = 0; c < V; c++) y[c] -= w * yb[c];
                         }
                     }
-                    product<false>(n, C, V, dY.data(), V, 1, YT.data(), C, dA.data(), C);
+                    product<ZERO>(n, C, V, dY.data(), V, 1, YT.data(), C, dA.data(), C);
                     for (int a = 0; a < n; a++) {
-                        const float *y = dY.data() + a * V, *r = chunk.R.data() + a * V, b = chunk.beta[a];
+                        const float *y = dY.data() + a * V, *r = R + a * V, b = chunk.beta[a];
                         float sum = 0;
 #pragma omp simd reduction(+ : sum)
                         for (int c = 0; c < V; c++) sum += y[c] * r[c];
@@ -311,7 +348,7 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                             }
                         }
                         d_beta[at + (int64_t)a * H] = sum;
-                        float* minus = negative.data() + a * V;  // gradient of k+ S; with the other sign that of v
+                        float* minus = negative + a * V;
                         T* dv = d_v + (at + (int64_t)a * H) * V;
 #pragma omp simd
                         for (int c = 0; c < V; c++) {
@@ -319,23 +356,26 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                             dv[c] = down<T>(b * y[c]);
                         }
                     }
-                    product<false>(n, K, V, chunk.Y.data(), V, 1, dST.data(), K, dke.data(), K);
-                    product<false>(n, K, V, dO.data(), V, 1, ST.data(), K, dqp.data(), K);
-                    product<true>(n, K, n, dP.data(), C, 1, chunk.km.data(), K, dqp.data(), K);
-                    product<false>(n, K, V, negative.data(), V, 1, ST.data(), K, dkp.data(), K);
-                    product<true>(n, K, n, dA.data(), C, 1, chunk.km.data(), K, dkp.data(), K);
-                    product<false>(n, K, n, dA.data(), 1, C, chunk.kp.data(), K, dkm.data(), K);
-                    product<true>(n, K, n, dP.data(), 1, C, chunk.qp.data(), K, dkm.data(), K);
+                    // products with rows of S and dS come out transposed; so the states are read as they lie
+                    product<ZERO>(K, C, V, dS.data(), V, 1, YT.data(), C, turned.data(), C);
+                    transpose_back(turned.data(), C, K, dke.data());
+                    transpose(dO, n, V, leftT.data(), 2 * C);
+                    transpose(negative, n, V, leftT.data() + C, 2 * C);
+                    product<ZERO>(K, 2 * C, V, before, V, 1, leftT.data(), 2 * C, turned.data(), 2 * C);
+                    transpose_back(turned.data(), 2 * C, K, dqp.data());
+                    transpose_back(turned.data() + C, 2 * C, K, dkp.data());
+                    product<ADD>(n, K, n, dP.data(), C, 1, chunk.km.data(), K, dqp.data(), K);
+                    product<ADD>(n, K, n, dA.data(), C, 1, chunk.km.data(), K, dkp.data(), K);
+                    product<ZERO>(n, K, n, dA.data(), 1, C, chunk.kp, K, dkm.data(), K);
+                    product<ADD>(n, K, n, dP.data(), 1, C, chunk.qp, K, dkm.data(), K);
 
                     // gradient of the running sum G, from the last row on; that of g is its sum over later rows
-                    std::fill(carry.begin(), carry.end(), 0.0f);
-                    for (int x = 0; x < V; x++) {
-                        const float *s = ST.data() + (int64_t)x * K, *d = dST.data() + (int64_t)x * K;
-                        float* out = carry.data();
-#pragma omp simd
-                        for (int c = 0; c < K; c++) out[c] += s[c] * d[c];
+                    for (int c = 0; c < K; c++) {
+                        const float *s = before + (int64_t)c * V, *d = dS.data() + (int64_t)c * V;
+                        vec sum = vec{};
+                        for (int x = 0; x < V; x += W) sum = add_product(load(s + x), load(d + x), sum);
+                        carry[c] = total(sum) * last[c];
                     }
-                    for (int c = 0; c < K; c++) carry[c] *= last[c];
                     for (int a = 0; a < n; a++) {
                         const float *d = dke.data() + a * K, *e = chunk.ke.data() + a * K;
                         float* out = carry.data();
@@ -357,14 +397,8 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                             d_g[out + c] = carry[c];
                         }
                     }
-                    // gradient of the state before the chunk
-                    for (int c = 0; c < K; c++) {
-                        float* s = dS.data() + (int64_t)c * V;
-#pragma omp simd
-                        for (int x = 0; x < V; x++) s[x] *= last[c];
-                    }
-                    product<true>(K, V, n, chunk.qp.data(), 1, K, dO.data(), V, dS.data(), V);
-                    product<true>(K, V, n, chunk.kp.data(), 1, K, negative.data(), V, dS.data(), V);
+                    // gradient of the state before the chunk: k+ and q+ against the gradients of what they read
+                    product<DECAY>(K, V, 2 * n, chunk.kp, 1, K, negative, V, dS.data(), V, dS.data(), last);
                 }
             }
             if (d_initial) scaled(dS.data(), size, LOWER, d_initial + own);
