@@ -94,7 +94,7 @@ def test_test_files_have_names_of_their_own_and_no_package(project_files):
 
 def test_each_test_lies_in_the_folder_of_its_room(project_files, rooms):
     folders = {path.parts[1] for path in project_files if path.parts[0] == "tests" and len(path.parts) > 2}
-    assert folders <= {*rooms, "house", "official", "parity", "training"}
+    assert folders <= {*rooms, "finetune", "house", "official", "parity", "training"}
 
 
 def test_scripts_can_be_run(project_files, root):

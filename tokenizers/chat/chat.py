@@ -90,6 +90,12 @@ class Chat:
         last = [self.vocabulary.symbol_id(opening.text)] if isinstance(opening, Piece) and opening.control else []
         return spans, self.parser(options, prompt=last), (self.end_id,)
 
+    def lesson(self, messages: Any, encoder: Any, **how: Any) -> tuple[list[Span], list[Any]]:
+        """Spans of a conversation to learn from and the weights of their tokens; see `lesson.lesson`."""
+        from watersmeet.tokenizers.chat.lesson import lesson
+
+        return lesson(self, messages, encoder, **how)
+
     def parser(
         self, options: ChatOptions | None = None, *, text: bool = False, prompt: Sequence[int] = ()
     ) -> StreamParser:

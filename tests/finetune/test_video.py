@@ -1,0 +1,60 @@
+"""Frames by time, the same for training and use; nothing is guessed about a file that does not say it."""
+
+import numpy as np
+import pytest
+
+from watersmeet.core.errors import ConfigError, DecodeError
+from watersmeet.pipelines.models.video import Sampling, read_clip, wanted_times
+
+av = pytest.importorskip("av")
+
+
+def clip(path, seconds=4, rate=10, form=None, codec="mpeg4", size=(32, 16), start=0):
+    """A video whose frames get brighter: frame i has grey 20 + 5 i."""
+    with av.open(str(path), "w", format=form) as out:
+        stream = out.add_stream(codec, rate=rate)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        for i in range(seconds * rate):
+            frame = av.VideoFrame.from_ndarray(np.full((size[1], size[0], 3), 20 + 5 * i, np.uint8), format="rgb24")
+            frame.pts = i + start
+            for packet in stream.encode(frame):
+                out.mux(packet)
+        for packet in stream.encode():
+            out.mux(packet)
+    return path
+
+
+def test_fault_31_frames_are_those_shown_at_stated_times(tmp_path):
+    path = clip(tmp_path / "a.mp4")
+    assert wanted_times(4.0, Sampling()) == [0.5, 1.5, 2.5, 3.5]
+    found = read_clip(path, Sampling())
+    assert found.time_us == [500_000, 1_500_000, 2_500_000, 3_500_000]
+    greys = [int(np.asarray(frame).mean()) for frame in found.frames]
+    assert all(abs(grey - (20 + 5 * i)) <= 4 for grey, i in zip(greys, (5, 15, 25, 35), strict=True)), greys
+    assert read_clip(path.read_bytes(), Sampling()).time_us == found.time_us
+    few = read_clip(path, Sampling(frames_per_second=10, max_frames=2))
+    assert few.time_us == [1_000_000, 3_000_000]
+    # another frame rate of the same scene gives frames of the same times
+    assert read_clip(clip(tmp_path / "b.mp4", rate=5), Sampling()).time_us == [400_000, 1_400_000, 2_400_000, 3_400_000]
+
+
+def test_a_video_without_a_duration_is_not_guessed_at(tmp_path):
+    raw = clip(tmp_path / "a.m4v", form="m4v")
+    with pytest.raises(DecodeError, match="does not say how long it is"):
+        read_clip(raw, Sampling())
+
+
+def test_what_is_no_video_or_too_much_of_one(tmp_path):
+    (tmp_path / "x.mp4").write_bytes(b"nothing of the kind")
+    with pytest.raises(DecodeError, match="is not a video"):
+        read_clip(tmp_path / "x.mp4", Sampling())
+    path = clip(tmp_path / "a.mp4")
+    with pytest.raises(DecodeError, match="4 s long, more than the limit of 2 s"):
+        read_clip(path, Sampling(max_seconds=2))
+    with pytest.raises(DecodeError, match="32 x 16"):
+        read_clip(path, Sampling(max_pixels=100))
+    with pytest.raises(ConfigError, match="max_frames is 0"):
+        Sampling(max_frames=0)
+    with pytest.raises(ConfigError, match="unknown name 'fps'"):
+        Sampling.of({"fps": 1})
