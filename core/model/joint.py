@@ -40,6 +40,8 @@ class Joint:
     def join(self) -> None:
         """Move the parameters into one block, unless they are in it. Transient memory: one copy of these matrices."""
         weights = self._weights(None)
+        if not all(isinstance(w, nn.Parameter) for w in weights):
+            return  # computed anew at every look, e.g. with an adapter; there is nothing to move
         if self._in_place(weights) or any(w.dtype != weights[0].dtype or w.is_meta for w in weights):
             return
         with torch.inference_mode(False), torch.no_grad():

@@ -88,6 +88,8 @@ class Trainer:
                 `config.trainable` leaves out is frozen here and may have any dtype
     train_set   see `packing.Dataset`; `val_set` the same, or None
     report      called with one line of text now and then; `print` by default
+    on_step     called with (step, what the log says of it) after every step of the main process; nothing about steps is
+                reported then
     """
 
     def __init__(
@@ -100,8 +102,10 @@ class Trainer:
         out: Path | None = None,
         device: str | None = None,
         report: Callable[[str], None] = print,
+        on_step: Callable[[int, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self.config, self.train_set, self.val_set, self.report = config, train_set, val_set, report
+        self.on_step = on_step
         self.out = Path(out or config.run.out)
         self.checkpoints = self.out / "checkpoints"
         if config.run.threads:
@@ -124,7 +128,7 @@ class Trainer:
             per_head=config.optimizer.per_head,
             split_kv=config.optimizer.split_kv,
         )
-        if config.optimizer.per_head and not config.trainable:
+        if config.optimizer.per_head and all(param.requires_grad for param in model.parameters()):
             check_layers(self.plans, model.config)
         self.module = self.accelerator.prepare(_LossModule(model))
         model.join()  # where `prepare` has put it
@@ -363,7 +367,10 @@ class Trainer:
                 self.log.append("train", step, **record, epoch=batches[-1].cursor["epoch"], data=counts)
                 for bad in (line for batch in batches for line in batch.bad):
                     self.log.append("note", step, bad_sample=bad)
-            if now - last_line > 10 or step == first_step + 1:
+            if self.on_step is not None:
+                if self.main:
+                    self.on_step(step, record)
+            elif now - last_line > 10 or step == first_step + 1:
                 last_line = now
                 self._line(record, speed)
             if run.eval_every and step % run.eval_every == 0:
