@@ -87,6 +87,27 @@ class OptimizerSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraSection:
+    """`[lora]`: with `r` above 0 adapters of that rank are trained and the model itself stays, see lora.py.
+
+    `alpha` scales what an adapter adds by alpha / r; 0 means 2 r. `targets` are ends of names ("q_proj", "experts.w13") or
+    "all-linear".
+    """
+
+    r: int = 0
+    alpha: float = 0.0
+    targets: tuple[str, ...] = ("all-linear",)
+
+    def __post_init__(self) -> None:
+        _at_least("lora", self, r=0, alpha=0)
+
+    @property
+    def strength(self) -> float:
+        """`alpha` with its default filled in."""
+        return self.alpha or 2.0 * self.r
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScheduleSection:
     """`[schedule]`: see `schedule.lr_factor`. `decay` counts steps of the WSD tail; a fraction below 1 is of `steps`."""
 
@@ -145,6 +166,7 @@ class TrainConfig:
     val_options: dict[str, Any] = field(default_factory=dict)
     trainable: tuple[str, ...] = ()
     model: ModelSection = field(default_factory=ModelSection)
+    lora: LoraSection = field(default_factory=LoraSection)
     batch: BatchSection = field(default_factory=BatchSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
@@ -172,6 +194,9 @@ class TrainConfig:
         values["trainable"] = list(self.trainable)
         if not self.trainable:
             del values["trainable"]
+        values["lora"]["targets"] = list(self.lora.targets)
+        if not self.lora.r:
+            del values["lora"]
         return values
 
 

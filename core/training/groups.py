@@ -56,6 +56,7 @@ _LAYER = r"(?:^|\.)layers\.\d+\."
 
 # The first rule that matches decides; a name that no rule matches is an error.
 _RULES = (
+    _Rule(label="adapter", pattern=r"\.lora_[AB]$", kind="adamw", decay=False),
     _Rule(label="embedder", pattern=r"^embedders\.", kind="adamw"),
     _Rule(label="output head", pattern=r"(?:^|\.)lm_head\.weight$", kind="adamw"),
     _Rule(label="decay gate", pattern=r"\.(?:A_log|dt_bias)$", kind="adamw", decay=False),
