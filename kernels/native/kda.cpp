@@ -6,6 +6,7 @@
 //   o = scale (q+ S + P Y),  P_ij = q+_i . k-_j  (i >= j);   S' = diag(e^{Gn}) S + k=^T Y
 // All tiles of a head stay in the first-level cache. Legend: K key width, V value width, C rows of a chunk, n its length.
 #include "vector.h"
+#include <memory>
 
 constexpr int C = 16;
 constexpr float LOWEST = -80.0f;  // e^80 and what it multiplies fit float32
@@ -95,6 +96,13 @@ static void scaled(const float* from, int64_t size, float by, float* to) {
     for (int64_t i = 0; i < size; i++) to[i] = from[i] * by;
 }
 
+// ask for the rows of another chunk while this one is computed; it may lie outside, for nothing is read
+template <class T>
+static inline void fetch(const T* src, int64_t stride, int width) {
+    for (int i = 0; i < C; i++)
+        for (int c = 0; c < width; c += 64 / (int)sizeof(T)) __builtin_prefetch(src + i * stride + c);
+}
+
 // everything a chunk computes before it meets the state
 struct Chunk {
     int K, V, n = 0;
@@ -117,12 +125,17 @@ struct Chunk {
 
     const float* last() const { return E.data() + (n - 1) * K; }
 
+    // rows [0, count); without queries what only they need is left undone. ahead: where the chunk after this one begins
     template <class T>
     void read(const T* Q, const T* Kk, const T* Vv, const float* g, const float* b, int64_t key_stride,
-              int64_t value_stride, int64_t heads, int count) {
+              int64_t value_stride, int64_t heads, int count, bool queries, int ahead) {
         n = count;
         place();
-        load_rows(Q, key_stride, n, K, q.data());
+        fetch(Q + ahead * key_stride, key_stride, K);
+        fetch(Kk + ahead * key_stride, key_stride, K);
+        fetch(Vv + ahead * value_stride, value_stride, V);
+        fetch(g + ahead * key_stride, key_stride, K);
+        if (queries) load_rows(Q, key_stride, n, K, q.data());
         load_rows(Kk, key_stride, n, K, k.data());
         load_rows(Vv, value_stride, n, V, v.data());
         float* const sum = kmT.data();  // scratch until it is filled
@@ -137,7 +150,7 @@ struct Chunk {
             }
             beta[i] = b[i * heads];
         }
-        within();
+        within(queries);
         for (int i = 0; i < n; i++)
             for (int j = i; j < C; j++) {
                 A[i * C + j] = 0;
@@ -145,21 +158,24 @@ struct Chunk {
             }
     }
 
-    void within() {
+    void within(bool queries) {
         const float* last = E.data() + (n - 1) * K;
         for (int i = 0; i < n; i++) {
             const int at = i * K;
 #pragma omp simd
             for (int c = 0; c < K; c++) {
                 const float e = E[at + c] * RAISE, inverse = 1.0f / e;
-                qp[at + c] = q[at + c] * e;
                 kp[at + c] = k[at + c] * e;
                 km[at + c] = k[at + c] * inverse;
                 ke[at + c] = k[at + c] * (last[c] * inverse);
             }
         }
+        if (queries) {
+#pragma omp simd
+            for (int c = 0; c < n * K; c++) qp[c] = q[c] * (E[c] * RAISE);
+        }
         transpose(km.data(), n, K, kmT.data(), C);
-        product<ZERO>(2 * n, C, K, kp, K, 1, kmT.data(), C, A, C);
+        product<ZERO>(queries ? 2 * n : n, C, K, kp, K, 1, kmT.data(), C, A, C);
     }
 
     // R and Y from the incoming state [K, V], and if asked for O = q+ S
@@ -232,7 +248,8 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
             for (int64_t t = cu[stream]; t < cu[stream + 1]; t += n) {
                 const int64_t at = t * H + h;
                 n = rows_that_fit(g + at * K, (int64_t)H * K, K, cu[stream + 1] - t, sum.data());
-                chunk.read(q + at * K, k + at * K, v + at * V, g + at * K, beta + at, (int64_t)H * K, (int64_t)H * V, H, n);
+                chunk.read(q + at * K, k + at * K, v + at * V, g + at * K, beta + at, (int64_t)H * K, (int64_t)H * V, H, n,
+                           true, n);
                 chunk.solve(S.data(), true);
                 product<ADD>(n, V, n, chunk.P, C, 1, chunk.Y.data(), V, chunk.O, V);
                 for (int i = 0; i < n; i++) {
@@ -252,6 +269,16 @@ static void forward(const T* q, const T* k, const T* v, const float* g, const fl
 // beyond one state in SEGMENT chunks.
 constexpr int SEGMENT = 256;
 
+// memory that is not filled before it is written
+struct Room {
+    std::unique_ptr<float[]> memory;
+    int64_t size = 0;
+    void hold(int64_t wanted) {
+        if (wanted > size) memory = std::make_unique_for_overwrite<float[]>(size = wanted);
+    }
+    float* data() { return memory.get(); }
+};
+
 // initial, d_final, d_initial [N, H, K, V] or null
 template <class T>
 static void backward(const T* q, const T* k, const T* v, const float* g, const float* beta, const int* cu, int streams,
@@ -262,7 +289,8 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
         const TinyIsZero tiny;
         Chunk chunk(K, V);
         const int64_t size = (int64_t)K * V;
-        std::vector<float> S(size), dS(size), kept, states, solved, left(2 * C * V), dY(C * V), YT(V * C), dP(C * C), dA(C * C);
+        Room kept, states, solved;
+        std::vector<float> S(size), dS(size), left(2 * C * V), dY(C * V), YT(V * C), dP(C * C), dA(C * C);
         std::vector<float> leftT(V * 2 * C), turned(K * 2 * C), dqp(C * K), dkp(C * K), dkm(C * K), dke(C * K), carry(K);
         std::vector<int64_t> cuts;
 #pragma omp for schedule(dynamic, 1)
@@ -273,23 +301,23 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
             for (int64_t t = begin; t < end; cuts.push_back(t))
                 t += rows_that_fit(g + (t * H + h) * K, (int64_t)H * K, K, end - t, carry.data());
             const int64_t chunks = (int64_t)cuts.size() - 1, segments = (chunks + SEGMENT - 1) / SEGMENT;
-            auto enter = [&](int64_t i) {
+            auto enter = [&](int64_t i, bool queries, int ahead) {
                 const int64_t at = cuts[i] * H + h;
                 chunk.read(q + at * K, k + at * K, v + at * V, g + at * K, beta + at, (int64_t)H * K, (int64_t)H * V, H,
-                           (int)(cuts[i + 1] - cuts[i]));
+                           (int)(cuts[i + 1] - cuts[i]), queries, ahead);
                 return at;
             };
             if (initial)
                 scaled(initial + own, size, LOWER, S.data());
             else
                 std::fill(S.begin(), S.end(), 0.0f);
-            if ((int64_t)kept.size() < segments * size) kept.resize(segments * size);
+            kept.hold(segments * size);
             const int64_t most = std::min<int64_t>(chunks, SEGMENT);
-            if ((int64_t)states.size() < most * size) states.resize(most * size), solved.resize(most * 2 * C * V);
+            states.hold(most * size), solved.hold(most * 2 * C * V);
             for (int64_t i = 0; i < chunks; i++) {
                 if (i % SEGMENT == 0) std::memcpy(kept.data() + i / SEGMENT * size, S.data(), size * sizeof(float));
                 if (i >= (segments - 1) * SEGMENT) break;  // the last segment's are made below
-                enter(i);
+                enter(i, false, C);
                 chunk.solve(S.data(), false);
                 chunk.advance(S.data(), S.data());
             }
@@ -302,14 +330,14 @@ static void backward(const T* q, const T* k, const T* v, const float* g, const f
                 std::memcpy(states.data(), kept.data() + segment * size, size * sizeof(float));
                 for (int64_t i = first; i <= last_chunk; i++) {
                     float *here = states.data() + (i - first) * size, *keep = solved.data() + (i - first) * 2 * C * V;
-                    enter(i);
+                    enter(i, i == last_chunk, i == last_chunk ? -C : C);
                     chunk.solve(here, false);
                     std::memcpy(keep, chunk.R, chunk.n * V * sizeof(float));
                     std::memcpy(keep + C * V, chunk.Y.data(), chunk.n * V * sizeof(float));
                     if (i < last_chunk) chunk.advance(here, here + size);
                 }
                 for (int64_t i = last_chunk; i >= first; i--) {
-                    const int64_t at = i == last_chunk ? cuts[i] * H + h : enter(i);
+                    const int64_t at = i == last_chunk ? cuts[i] * H + h : enter(i, true, -C);
                     const int n = chunk.n;
                     const float *before = states.data() + (i - first) * size, *last = chunk.last();
                     const float *R = solved.data() + (i - first) * 2 * C * V, *Y = R + C * V;
