@@ -57,3 +57,12 @@ def exact_quantile_bias(score_mn: Tensor, cutoff_m: Tensor, k: int) -> Tensor:
     required_mn = (cutoff_m[:, None] - score_mn).double()
     found_n = required_mn.sort(dim=0).values[math.ceil(m * k / n) - 1]
     return (found_n - found_n.mean()).to(torch.float32)
+
+
+def sign_bias(load_n: Tensor, bias_n: Tensor, step: float) -> Tensor:
+    """Next bias [n] float32 by the older rule, to compare with: a fixed step towards the mean load, nothing at the mean.
+
+    Source: Moonlight (arXiv:2502.16982) and DeepSeek-V3 (arXiv:2412.19437). load_n: picks of every expert in the step.
+    """
+    load = load_n.double()
+    return bias_n + step * torch.sign(load.mean() - load).to(bias_n.dtype)

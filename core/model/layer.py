@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from watersmeet.core.cache import KdaState, LatentBuffer
 from watersmeet.core.config import ModelConfig
+from watersmeet.core.model.depth import observe
 from watersmeet.core.model.kda import KimiDeltaAttention
 from watersmeet.core.model.mla import LatentAttention
 from watersmeet.core.model.moe import GLU, LatentMoE, RouterRecord, activation
@@ -61,6 +62,8 @@ class Residual(NamedTuple):
         assert self.running is not None
         sources = [self.running] if mix is None else [*self.bank, self.running]
         query, gain, eps = (None, None, 0.0) if mix is None else (mix[1].weight[0], mix[0].weight, mix[0].eps)
+        if query is not None and gain is not None:
+            observe(sources, self.update, query, gain, eps)
         h, running = mix_norm(sources, self.update, query, gain, norm.weight, eps=eps, norm_eps=norm.eps)
         return h, Residual(self.bank, running)
 

@@ -21,6 +21,7 @@ from watersmeet.core.balancing import quantile_bias, required_bias_histogram
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.ops import Linear, RMSNorm
+from watersmeet.core.model.warmup import allowed_experts, route_within
 from watersmeet.kernels.native import route, routed_experts, situ_glu_joint, swi_glu_joint
 
 JointActivation = Callable[[Tensor], Tensor]
@@ -76,12 +77,21 @@ class Router(nn.Module):
         self.register_buffer("counts", counts, persistent=False)
         self.e_score_correction_bias: Tensor
         self.counts: Tensor
+        # (width, seed) of the warm-up mask of this step while training begins with one
+        self.warmup: tuple[int, int] | None = None
 
     def forward(self, x_TD: Tensor, record: RouterRecord | None = None) -> tuple[Tensor, Tensor]:
         """Picked experts [T, k] int64 and their weights [T, k] float32; the bias picks but never weighs."""
-        picked_Tk, weight_Tk, score_TE, cutoff_T = route(
-            x_TD, self.weight, self.e_score_correction_bias, k=self.k, scaling=self.scaling
-        )
+        bias = self.e_score_correction_bias
+        if self.warmup is None or not self.training:
+            picked_Tk, weight_Tk, score_TE, cutoff_T = route(x_TD, self.weight, bias, k=self.k, scaling=self.scaling)
+        else:
+            width, seed = self.warmup
+            order = torch.randperm(self.num_experts, generator=torch.Generator().manual_seed(seed)).to(x_TD.device)
+            allowed = allowed_experts(len(x_TD), self.k, width, order)
+            picked_Tk, weight_Tk, score_TE, cutoff_T = route_within(
+                x_TD, self.weight, bias, allowed, k=self.k, scaling=self.scaling
+            )
         if record is not None and not record.closed:
             self._observe(score_TE, cutoff_T, picked_Tk, record)
         return picked_Tk, weight_Tk

@@ -57,6 +57,8 @@ class OptimizerSection:
     `per_head` cuts q/k/v projections into heads, `split_kv` cuts a head of `kv_b_proj` into its K and V part.
     `ns_dtype` is the dtype of the Newton-Schulz iteration: "bfloat16", "float32", or "auto": bfloat16 where the machine
     multiplies it in hardware (measured 4x faster with AMX).
+    `qk_clip` is the largest attention logit a head of full attention may keep after an update (see qk_clip.py); 0: any.
+    `head_rate` above 0 lets the gradient statistics of a head scale its step, see `head_rate.py`; 0: all heads alike.
     """
 
     lr: float = 6e-3
@@ -72,9 +74,11 @@ class OptimizerSection:
     per_head: bool = True
     split_kv: bool = True
     clip_norm: float = 1.0
+    qk_clip: float = 100.0
+    head_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("lr", "adamw_lr", "weight_decay", "adamw_weight_decay", "clip_norm", "eps"):
+        for name in ("lr", "adamw_lr", "weight_decay", "adamw_weight_decay", "clip_norm", "eps", "qk_clip"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"optimizer.{name} is {getattr(self, name)}, expected a number >= 0")
         if not 0 <= self.momentum < 1:
@@ -84,6 +88,41 @@ class OptimizerSection:
         if self.ns_dtype not in ("auto", "bfloat16", "float32"):
             raise ConfigError(f"optimizer.ns_dtype is {self.ns_dtype!r}, expected 'auto', 'bfloat16' or 'float32'")
         _at_least("optimizer", self, ns_steps=1)
+        if not 0 <= self.head_rate <= 1:
+            raise ConfigError(f"optimizer.head_rate is {self.head_rate}, expected 0 <= x <= 1")
+        if self.head_rate and not self.per_head:
+            raise ConfigError(
+                "optimizer.head_rate is set but optimizer.per_head is off; heads then have no step of their own"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertSection:
+    """`[experts]`: how routed experts are kept in use and apart.
+
+    `balance` moves the router's bias: "quantile" (Quantile Balancing), "sign" (a step of `sign_step` towards the mean load, as
+    in Kimi K2) or "none".
+    `warmup` above 0 forces uniform use of the experts at the start and lets go over this fraction of `schedule.steps`, e.g.
+    0.2; see `core/model/warmup.py`.
+    `clip` above 0 clips the gradient of every expert by `clip` times its own running norm, in place of the global clip; see
+    expert_clip.py. `clip_memory` is how much of the running norm stays each step.
+    """
+
+    balance: str = "quantile"
+    sign_step: float = 1e-3
+    warmup: float = 0.0
+    clip: float = 0.0
+    clip_memory: float = 0.95
+
+    def __post_init__(self) -> None:
+        if self.balance not in ("quantile", "sign", "none"):
+            raise ConfigError(f"experts.balance is {self.balance!r}, expected 'quantile', 'sign' or 'none'")
+        _at_least("experts", self, sign_step=0, clip=0)
+        for name in ("warmup", "clip_memory"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"experts.{name} is {getattr(self, name)}, expected 0 <= x < 1")
+        if 0 < self.clip < 1:
+            raise ConfigError(f"experts.clip is {self.clip}, expected 0 or at least 1 (times an expert's running norm)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +173,10 @@ class RunSection:
 
     `keep` last checkpoints stay; those whose step is a multiple of `keep_every` stay for good. A WSD run that may be
     extended later wants the one before its decay.
+    `measure_every` so many steps the log also holds what costs a little time: the exact largest attention logit of every
+    head, update sizes, gradient norms by group, expert load by modality, and the depth weights of the residual reads.
+    `tensorboard` writes the numbers of the log as TensorBoard scalars too. `sharding` is for several processes: "ddp" keeps
+    whole copies of the weights, "fsdp2" shards them.
     """
 
     out: str = "runs/train"
@@ -146,9 +189,15 @@ class RunSection:
     eval_batches: int = 4
     precision: str = "bf16"
     threads: int = 0
+    measure_every: int = 10
+    tensorboard: bool = True
+    sharding: str = "ddp"
 
     def __post_init__(self) -> None:
         _at_least("run", self, save_every=0, save_minutes=0, keep=1, keep_every=0, log_every=1, eval_every=0)
+        _at_least("run", self, measure_every=0)
+        if self.sharding not in ("ddp", "fsdp2"):
+            raise ConfigError(f"run.sharding is {self.sharding!r}, expected 'ddp' or 'fsdp2'")
         if self.precision not in ("bf16", "fp32"):
             raise ConfigError(f"run.precision is {self.precision!r}, expected 'bf16' or 'fp32'")
 
@@ -169,6 +218,7 @@ class TrainConfig:
     lora: LoraSection = field(default_factory=LoraSection)
     batch: BatchSection = field(default_factory=BatchSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
+    experts: ExpertSection = field(default_factory=ExpertSection)
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     run: RunSection = field(default_factory=RunSection)
 

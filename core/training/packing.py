@@ -24,7 +24,8 @@ from watersmeet.core.stream import NO_TARGET, Packed, Span, Stream, content_key,
 class Dataset(Protocol):
     """What the trainer reads. `sample` is pure: the same index and generator state give the same stream.
 
-    It may raise DecodeError: the sample is then counted and named in the log, never replaced by another one.
+    It may raise DecodeError: the sample is then counted and named in the log, never replaced by another one. A dataset
+    may have `row_name(index) -> str`, e.g. file and line, which errors about a batch then use.
     """
 
     def __len__(self) -> int: ...

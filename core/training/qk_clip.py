@@ -25,20 +25,23 @@ class QKClip:
     """Measures and clips the full-attention layers of `model`; `threshold` 0 measures for the log and never clips.
 
     The float32 parameters are the only copy of the weights (they are cast where they are used), so scaling them in place is
-    scaling masters and working copies alike. `every`: in each so many steps all heads are measured exactly, for the log.
+    scaling masters and working copies alike.
     """
 
-    def __init__(self, model: nn.Module, threshold: float, every: int = 1) -> None:
-        self.threshold, self.every = threshold, every
+    def __init__(self, model: nn.Module, threshold: float) -> None:
+        self.threshold = threshold
         self.layers = [module for module in model.modules() if isinstance(module, LatentAttention)]
         for layer in self.layers:
             layer.meter = LogitMeter(threshold=threshold or torch.inf)
 
-    def begin(self, step: int) -> None:
-        """Forget the maxima of the step before; call it before the first forward pass of every step."""
+    def begin(self, *, exact: bool) -> None:
+        """Forget the maxima of the step before; call it before the first forward pass of every step.
+
+        `exact`: multiply every head out, for the log, and not only those that might have to be clipped.
+        """
         for layer in self.layers:
             assert layer.meter is not None
-            layer.meter.reset(exact=self.every > 0 and step % self.every == 0)
+            layer.meter.reset(exact=exact)
 
     def maxima(self, reduce: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
         """[M, H] largest logits since `begin`, -inf where no head was multiplied out; None without such layers.
@@ -77,7 +80,8 @@ def scale_heads(layer: LatentAttention, gamma_H: Tensor) -> None:
         (layer.kv_b_proj, ((gamma_H.sqrt(), layer.nope), (ones_H, layer.v_dim))),
     ):
         weight = matrix.weight
-        if not weight.requires_grad:  # what is not trained does not grow, and is not ours to change
+        # what is not trained does not grow and is not ours to change; a computed weight (an adapter) cannot be changed
+        if not (isinstance(weight, nn.Parameter) and weight.requires_grad):
             continue
         factor = torch.cat([value[:, None].expand(-1, rows) for value, rows in parts], dim=1).reshape(-1, 1)
         local_tensor(weight).mul_(factor[local_rows(weight)].to(weight.dtype))

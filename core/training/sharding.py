@@ -7,12 +7,58 @@ module works on plain and on sharded parameters alike.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
 from watersmeet.core.errors import WatersmeetError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Team:
+    """The processes of a run, and the few collectives that the optimizer needs; alone they are no-ops."""
+
+    rank: int = 0
+    world: int = 1
+
+    def share(self, count: int, rank: int | None = None) -> slice:
+        """Which of `count` things belong to a process: consecutive ones, as equally many as can be."""
+        at = self.rank if rank is None else rank
+        return slice(count * at // self.world, count * (at + 1) // self.world)
+
+    def gather(self, part: Tensor, sizes: list[int]) -> Tensor:
+        """Parts of all processes one behind the other along the first axis; process r gives sizes[r] rows."""
+        if self.world == 1:
+            return part
+        # bytes, because not every backend moves every dtype; equal sizes, because not every backend moves others
+        row = part.new_zeros(max(sizes), *part.shape[1:])
+        row[: len(part)] = part
+        parts = [torch.empty_like(row) for _ in sizes]
+        dist.all_gather([p.view(torch.uint8) for p in parts], row.view(torch.uint8))
+        return torch.cat([p[:size] for p, size in zip(parts, sizes, strict=True)])
+
+    def gather_rows(self, local: Tensor, rows: int) -> Tensor:
+        """The whole of a tensor with that many rows, cut like `torch.chunk` cuts."""
+        size = -(-rows // self.world)
+        return self.gather(local, [max(min(size, rows - size * rank), 0) for rank in range(self.world)])
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Sum over processes, in a new tensor."""
+        return self._reduce(value, dist.ReduceOp.SUM)
+
+    def max(self, value: Tensor) -> Tensor:
+        """Largest over processes, in a new tensor."""
+        return self._reduce(value, dist.ReduceOp.MAX)
+
+    def _reduce(self, value: Tensor, kind: dist.ReduceOp.RedOpType) -> Tensor:
+        if self.world == 1:
+            return value
+        value = value.clone()
+        dist.all_reduce(value, op=kind)
+        return value
 
 
 def local_tensor(tensor: Tensor) -> Tensor:

@@ -33,6 +33,8 @@ from watersmeet.core.errors import CheckpointError
 
 FORMAT = 1
 _STEP_NAME = re.compile(r"step-(\d{8,})")
+# a finished checkpoint that is being replaced; until the new one has its name, this is the one of its step
+_OLD_NAME = re.compile(r"\.old-step-(\d{8,})\.\d+\.tmp")
 
 
 def _write_file(path: Path, data: bytes) -> None:
@@ -54,7 +56,9 @@ def checkpoint_steps(root: Path) -> dict[int, Path]:
     """Finished checkpoints under `root` by step, rising."""
     if not Path(root).is_dir():
         return {}
-    found = {int(match[1]): path for path in Path(root).iterdir() if (match := _STEP_NAME.fullmatch(path.name))}
+    entries = list(Path(root).iterdir())
+    found = {int(match[1]): path for path in entries if (match := _OLD_NAME.fullmatch(path.name))}
+    found |= {int(match[1]): path for path in entries if (match := _STEP_NAME.fullmatch(path.name))}
     return dict(sorted(found.items()))
 
 
@@ -138,10 +142,16 @@ def clean(root: Path, keep: int, keep_every: int = 0) -> None:
     finished = checkpoint_steps(root)
     for step in list(finished)[: max(len(finished) - keep, 0)]:
         if not (keep_every and step % keep_every == 0):
-            shutil.rmtree(finished[step], ignore_errors=True)
+            # renamed first: a death while files go must not leave half a checkpoint under the name of a whole one
+            gone = finished[step].with_name(f".gone-{step:08d}.{os.getpid()}.tmp")
+            try:
+                os.rename(finished[step], gone)
+            except OSError:
+                continue
     if Path(root).is_dir():
         for path in Path(root).glob(".*.tmp"):
-            shutil.rmtree(path, ignore_errors=True)
+            if path not in finished.values():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def copy_into(targets: Mapping[str, Tensor], source: Mapping[str, Tensor], what: str) -> None:

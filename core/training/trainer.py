@@ -4,8 +4,11 @@ One step = `accumulate` packed batches of fixed length, one optimizer update, on
 sum of weighted token losses over the *whole* step, divided by the number of tokens that have a target, so K micro-batches
 give the gradient of one batch K times as large, and a step without any target changes nothing but the momenta.
 
-`accelerate` places the model and wraps it for several processes. Order of samples, data cursor, random generators and
-checkpoints are our own: see packing.py and state.py for why.
+`accelerate` places the model and wraps it for several processes; see sharding.py for what it leaves to us. Order of samples,
+data cursor, random generators and checkpoints are our own: see packing.py and state.py for why.
+
+Processes train the same number of steps whatever their data: they agree before every step that all of them have batches and
+that none was told to stop, so a process that fails or ends does not leave the others waiting.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -26,24 +30,29 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import Tensor, nn
 
-from watersmeet.core.errors import CheckpointError, WatersmeetError
+from watersmeet.core.errors import CheckpointError, UsageError, WatersmeetError
+from watersmeet.core.model.depth import recorded_depth
 from watersmeet.core.model.model import Model
 from watersmeet.core.model.stored import stored_views
 from watersmeet.core.training import state
+from watersmeet.core.training.board import Board
 from watersmeet.core.training.config import TrainConfig
-from watersmeet.core.training.freeze import forget_frozen_balancing, train_only
+from watersmeet.core.training.expert_clip import ExpertClip
+from watersmeet.core.training.experts import ExpertBalance
+from watersmeet.core.training.freeze import train_only
+from watersmeet.core.training.gradients import Gradients
 from watersmeet.core.training.groups import check_layers, group_table, plan_parameters
 from watersmeet.core.training.loader import Loader
 from watersmeet.core.training.log import JsonlLog
 from watersmeet.core.training.meters import Meters
 from watersmeet.core.training.muon import MuonAdamW, fast_matmul_dtype
 from watersmeet.core.training.packing import Batch, Dataset, Packer, fixed_batches
+from watersmeet.core.training.page import write_page
+from watersmeet.core.training.qk_clip import QKClip
+from watersmeet.core.training.resume import differences
 from watersmeet.core.training.schedule import lr_factor
+from watersmeet.core.training.sharding import Team, put_back, shard_layers, whole_tensors
 from watersmeet.kernels.native import keep_memory
-
-# a resumed run may differ from the saved one in these; anything else would silently be another run
-_MAY_CHANGE = ("schedule", "run", "optimizer", "val_options")
-_MAY_CHANGE_IN_BATCH = ("prefetch", "max_bad_fraction")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +119,13 @@ class Trainer:
         self.checkpoints = self.out / "checkpoints"
         if config.run.threads:
             torch.set_num_threads(config.run.threads)
-        # the first residual read of the model has parameters that one source cannot train
-        unused = DistributedDataParallelKwargs(find_unused_parameters=True)
+        # the first residual read of the model has parameters that one source cannot train;
+        # buffers are ours: broadcasting the balancing counts of one process would drop what the others counted
+        unused = DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)
         self.accelerator = Accelerator(cpu=device == "cpu" or not torch.cuda.is_available(), kwargs_handlers=[unused])
         self.main = self.accelerator.is_main_process
         self.world = self.accelerator.num_processes
+        self.team = Team(rank=self.accelerator.process_index, world=self.world)
         train_only(model, config.trainable)
         trained = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
         if wrong := [name for name, param in trained if param.dtype != torch.float32]:
@@ -130,15 +141,27 @@ class Trainer:
         )
         if config.optimizer.per_head and all(param.requires_grad for param in model.parameters()):
             check_layers(self.plans, model.config)
-        self.module = self.accelerator.prepare(_LossModule(model))
-        model.join()  # where `prepare` has put it
+        self.module: nn.Module = _LossModule(model)
+        if self.world > 1 and config.run.sharding == "fsdp2":
+            model.to(self.device)
+            shard_layers(self.module, model.layers, self.world, self.device)
+        else:
+            self.module = self.accelerator.prepare(self.module)
+            model.join()  # where `prepare` has put it
         self.optimizer = self._optimizer()
+        self.gradients = Gradients(
+            model, self.plans, self.team, self._expert_clip(), clip_norm=config.optimizer.clip_norm
+        )
+        self.qk_clip = QKClip(model, config.optimizer.qk_clip)
+        self.balance = ExpertBalance(model, config.experts, config.schedule.steps, config.seed)
         self.counters = _Counters()
         self.log = JsonlLog(self.out / "log.jsonl")
+        self.board = Board(self.out / "tensorboard") if config.run.tensorboard and self.main else None
         self.meters = Meters()
         self._stop: str | None = None
         self._loader: Loader | None = None
         self._val: list[Batch] | None = None
+        self._saved_step = -1
 
     def _optimizer(self) -> MuonAdamW:
         o = self.config.optimizer
@@ -155,7 +178,15 @@ class Trainer:
             ns_dtype=fast_matmul_dtype(self.device) if o.ns_dtype == "auto" else getattr(torch, o.ns_dtype),
             betas=o.betas,
             eps=o.eps,
+            head_rate=o.head_rate,
+            team=self.team,
         )
+
+    def _expert_clip(self) -> ExpertClip | None:
+        e = self.config.experts
+        if not e.clip:
+            return None
+        return ExpertClip(self.model.named_parameters(), factor=e.clip, memory=e.clip_memory, team=self.team)
 
     # --- data ---------------------------------------------------------------------------------------------------
 
@@ -183,63 +214,89 @@ class Trainer:
     # --- checkpoints --------------------------------------------------------------------------------------------
 
     def _masters(self) -> dict[str, Tensor]:
-        """Trained parameters and persistent buffers by name on disk; a tensor that two modules share appears once."""
+        """Trained parameters and persistent buffers by name; a tensor that two modules share appears once."""
         persistent = self.model.state_dict(keep_vars=True)
         buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in persistent}
         trained = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
-        return stored_views((trained | buffers).items())
+        return trained | buffers
 
     def save(self) -> Path:
-        """Write a checkpoint of the state after the last finished step."""
+        """Write a checkpoint of the state after the last finished step; every process has to call it.
+
+        Raises CheckpointError, in every process, when it could not be written; the one before is then still there.
+        """
+        step = self.counters.step
+        path = self.checkpoints / f"step-{step:08d}"
+        if self._saved_step == step:
+            return path
         rng_tensors, rng_values = state.rng_state()
         cursors: list[Any] = [self.counters.cursor]
         if self.world > 1:
             from accelerate.utils import gather_object
 
             cursors = gather_object(cursors)
-        path = self.checkpoints / f"step-{self.counters.step:08d}"
+        masters = stored_views(whole_tensors(self._masters()).items())
+        moments = self.optimizer.state_tensors() | self.gradients.state_tensors()
+        failure: CheckpointError | None = None
         if self.main:
             counters = {k: v for k, v in vars(self.counters).items() if k != "cursor"}
-            path = state.save_state(
-                self.checkpoints,
-                self.counters.step,
-                {"model": self._masters(), "optimizer": self.optimizer.state_tensors(), "rng": rng_tensors},
-                {
-                    "counters": counters,
-                    "cursors": cursors,
-                    "updates": self.optimizer.updates,
-                    "rng": rng_values,
-                    "samples": len(self.train_set),
-                    "threads": torch.get_num_threads(),
-                    "torch": torch.__version__,
-                    "config": self.config.to_dict(),
-                    "model": self.model.config.to_dict(),
-                },
-            )
-            state.clean(self.checkpoints, self.config.run.keep, self.config.run.keep_every)
-        self.accelerator.wait_for_everyone()
+            values = {
+                "counters": counters,
+                "cursors": cursors,
+                "updates": self.optimizer.updates,
+                "rng": rng_values,
+                "threads": torch.get_num_threads(),
+                **self._recipe(),
+            }
+            try:
+                tensors = {"model": masters, "optimizer": moments, "rng": rng_tensors}
+                state.save_state(self.checkpoints, step, tensors, values)
+                state.clean(self.checkpoints, self.config.run.keep, self.config.run.keep_every)
+            except CheckpointError as error:
+                failure = error
+        (failed,) = self._agree(failure is not None)
+        if failed:
+            raise failure or CheckpointError(f"checkpoint {path} could not be written; the first process says why")
+        self._saved_step = step
         return path
+
+    def _recipe(self) -> dict[str, Any]:
+        """What a resumed run must have in common with this one."""
+        return {
+            "config": self.config.to_dict(),
+            "model": self.model.config.to_dict(),
+            "samples": len(self.train_set),
+        }
 
     def resume(self, path: Path | None = None) -> bool:
         """Continue from `path` or the latest checkpoint under `out`; False when there is none.
 
-        Raises CheckpointError when it is damaged or was made by another recipe.
+        Raises CheckpointError when it is damaged or was made by another recipe, with the list of differences.
         """
         path = path or state.latest_checkpoint(self.checkpoints)
         if path is None:
             return False
         tensors, values = state.load_state(path)
-        self._check_same_run(path, values)
-        state.copy_into(self._masters(), tensors["model"], f"{path}: model")
-        state.copy_into(self.optimizer.state_tensors(), tensors["optimizer"], f"{path}: optimizer")
-        self.optimizer.updates = int(values["updates"])
-        state.set_rng_state(tensors["rng"], values["rng"])
+        if found := differences(values, self._recipe()):
+            raise CheckpointError(
+                f"{path}: made by another recipe: {'; '.join(found)}; restore the old values, or start a new run "
+                "with --fresh or another out directory"
+            )
         cursors = values["cursors"]
         if len(cursors) != self.world:
             raise CheckpointError(
                 f"{path}: written by {len(cursors)} process(es) but this run has {self.world}; use as many as before"
             )
+        masters = self._masters()
+        whole = whole_tensors(masters)
+        state.copy_into(stored_views(whole.items()), tensors["model"], f"{path}: model")
+        put_back(masters, whole)
+        clip, what = self.gradients.state_tensors(), f"{path}: optimizer"
+        self.optimizer.load_state_tensors(lambda given: state.copy_into(given | clip, tensors["optimizer"], what))
+        self.optimizer.updates = int(values["updates"])
+        state.set_rng_state(tensors["rng"], values["rng"])
         self.counters = _Counters(**values["counters"], cursor=cursors[self.accelerator.process_index])
+        self._saved_step = self.counters.step if path.parent == self.checkpoints else -1
         if self.main:
             self.log.cut_after(self.counters.step)
         if values["threads"] != torch.get_num_threads():
@@ -249,58 +306,48 @@ class Trainer:
             )
         return True
 
-    def _check_same_run(self, path: Path, values: Mapping[str, Any]) -> None:
-        def flat(prefix: str, given: Any) -> dict[str, Any]:
-            if not isinstance(given, Mapping):
-                return {prefix: list(given) if isinstance(given, tuple) else given}
-            return {k: v for name, item in given.items() for k, v in flat(f"{prefix}.{name}", item).items()}
-
-        def fixed(config: Mapping[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
-            kept = {name: item for name, item in config.items() if name not in (*_MAY_CHANGE, "model")}
-            kept["batch"] = {k: v for k, v in config["batch"].items() if k not in _MAY_CHANGE_IN_BATCH}
-            return flat("config", kept) | flat("model", model)
-
-        then = fixed(values["config"], values["model"])
-        now = fixed(self.config.to_dict(), self.model.config.to_dict())
-        then["number of training samples"], now["number of training samples"] = values["samples"], len(self.train_set)
-        for name in sorted(set(then) | set(now)):
-            if then.get(name) != now.get(name):
-                raise CheckpointError(
-                    f"{path}: made with {name} = {then.get(name)!r} but this run has {now.get(name)!r}; "
-                    "restore the old value, or start a new run with --fresh or another out directory"
-                )
-
     # --- one step -----------------------------------------------------------------------------------------------
-
-    def _sum_over_processes(self, value: Tensor) -> Tensor:
-        return self.accelerator.reduce(value, "sum") if self.world > 1 else value
 
     def _step(self, batches: list[Batch]) -> dict[str, Any]:
         """Forward, backward, clip, update; returns what the log wants to know."""
         self.module.train()
+        every = self.config.run.measure_every
+        measure = every > 0 and (self.counters.step + 1) % every == 0
         packed = [batch.packed.to(self.device) if self.device.type != "cpu" else batch.packed for batch in batches]
-        targets = self._sum_over_processes(sum(p.weight.sum() for p in packed)).item()  # type: ignore[arg-type]
+        targets = self.team.sum(sum(p.weight.sum() for p in packed)).item()  # type: ignore[arg-type]
         self.meters.reset()
-        for batch, on_device in zip(batches, packed, strict=True):
-            out = self.module(Batch(**{**vars(batch), "packed": on_device}))
-            # distributed wrappers average gradients over processes; the factor makes that a sum
-            (out.loss_sum * (self.world / max(targets, 1.0))).backward()
+        self.qk_clip.begin(exact=measure)
+        self.balance.begin(self.counters.step)
+        losses, depth = [], None
+        for number, (batch, on_device) in enumerate(zip(batches, packed, strict=True)):
+            # whole copies add their gradients up once a step; shards cannot wait without whole gradients in memory
+            wait = self.world > 1 and self.config.run.sharding == "ddp" and number + 1 < len(batches)
+            with (
+                self.accelerator.no_sync(self.module) if wait else nullcontext(),
+                recorded_depth() if measure and number == 0 else nullcontext() as recorded,
+            ):
+                out = self.module(Batch(**{**vars(batch), "packed": on_device}))
+                # distributed wrappers average gradients over processes; the factor makes that a sum
+                (out.loss_sum * (self.world / max(targets, 1.0))).backward()
+            depth = recorded if recorded is not None else depth
+            losses.append(out.loss_sum.detach())
             self.meters.add(out)
-        grads = [param.grad for param in self.model.parameters() if param.grad is not None]
-        norm = torch.nn.utils.get_total_norm(grads, foreach=True)
+        finite = torch.stack(losses).isfinite()
+        if float(self.team.max((~finite).any().float())) > 0:
+            self._refuse_loss(batches, finite.tolist())
+        measured = self.gradients.clip(by_group=measure)
         factor = lr_factor(self.config.schedule, self.counters.step)
         self.optimizer.set_lr(factor)
-        clip = self.config.optimizer.clip_norm
-        norm_value = float(norm)
-        if math.isfinite(norm_value):
-            if clip and norm_value > clip:
-                torch._foreach_mul_(grads, clip / (norm_value + 1e-6))
+        self.optimizer.measure = measure
+        maxima = self.qk_clip.maxima(self.team.max)
+        if math.isfinite(measured["grad_norm"]):
             self.optimizer.step()
-            forget_frozen_balancing(self.model)
-            self.model.update_balancing(self._sum_over_processes)
+            if maxima is not None:
+                measured["qk_clipped"] = self.qk_clip.clip(maxima)
+            self.balance.update(self.meters.load, self.team.sum)
             self.counters.skipped = 0
         else:
-            self.model.discard_balancing()  # scores that are not finite must not reach the router bias
+            self.balance.discard()  # scores that are not finite must not reach the router bias
             self.counters.skipped += 1
             if self.counters.skipped >= 10:
                 raise WatersmeetError(
@@ -308,17 +355,45 @@ class Trainer:
                 )
         self.optimizer.zero_grad(set_to_none=True)
         self.counters.step += 1
-        self.counters.tokens += sum(batch.real_tokens for batch in batches) * self.world
+        self.counters.tokens += self._total(sum(batch.real_tokens for batch in batches))
         self.counters.targets += int(targets)
         self.counters.cursor = batches[-1].cursor
+        if measure:
+            measured["depth"] = [[round(weight, 4) for weight in read] for read in depth or []]
+            measured["update_rms"] = {name: value**0.5 for name, value in self.optimizer.update_square.items()}
+        if maxima is not None and float(maxima.max()) > -math.inf:
+            measured["max_logit"] = float(maxima.max())
         return {
-            **self.meters.result(self._sum_over_processes),
+            **self.meters.result(self.team.sum, by_modality=measure),
             "lr": self.config.optimizer.lr * factor,
             "adamw_lr": self.config.optimizer.adamw_lr * factor,
-            "grad_norm": norm_value,
+            **measured,
             "targets": int(targets),
             "fill": 1 - sum(batch.real_tokens for batch in batches) / sum(batch.packed.T for batch in batches),
         }
+
+    def _total(self, count: int) -> int:
+        """Sum over processes."""
+        return int(self.team.sum(torch.tensor(count, device=self.device))) if self.world > 1 else count
+
+    def _refuse_loss(self, batches: list[Batch], finite: list[bool]) -> None:
+        """Leave the state as the last good step left it, save it, and name the rows that were read."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.balance.discard()
+        name = getattr(self.train_set, "row_name", "sample {}".format)
+        rows = [
+            name(index) for batch, good in zip(batches, finite, strict=True) if not good for _, index in batch.samples
+        ]
+        if self.world > 1:
+            from accelerate.utils import gather_object
+
+            rows = gather_object(rows)
+        path = self.save()
+        raise WatersmeetError(
+            f"step {self.counters.step + 1}: the loss is not finite on a batch of {len(rows)} sample(s): "
+            f"{', '.join(rows[:40])}{' ...' if len(rows) > 40 else ''}; the last good step is saved in {path}; "
+            "mend these rows, or start again with a lower optimizer.lr"
+        )
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -348,12 +423,19 @@ class Trainer:
         assert self._loader is not None
         run, begin = self.config.run, time.monotonic()
         last_save = last_line = begin
-        earlier, last_saved_step, first_step = self.counters.seconds, -1, self.counters.step
+        earlier, first_step = self.counters.seconds, self.counters.step
         record: dict[str, Any] = {}
         recent: list[tuple[float, int]] = [(begin, self.counters.tokens)]
-        while self.counters.step < self.config.schedule.steps and self._stop is None:
+        while self.counters.step < self.config.schedule.steps:
             before = time.monotonic()
-            batches = [self._loader.next() for _ in range(self.config.batch.accumulate)]
+            batches, failure = self._next_batches()
+            stop, failed = self._agree(self._stop is not None, failure is not None)
+            if failed:
+                self.save()
+                raise failure or WatersmeetError("another process could not read its data; it says why")
+            if stop:
+                self._stop = self._stop or "signal"
+                break
             waited = time.monotonic() - before
             record = self._step(batches)
             now, step = time.monotonic(), self.counters.step
@@ -362,9 +444,9 @@ class Trainer:
             speed = (recent[-1][1] - recent[0][1]) / max(recent[-1][0] - recent[0][0], 1e-9)
             record |= {"tokens": self.counters.tokens, "seconds": self.counters.seconds}
             record |= {"step_seconds": now - before, "wait_seconds": waited, "tokens_per_second": speed}
-            if step % run.log_every == 0 and self.main:
+            if (step % run.log_every == 0 or "depth" in record) and self.main:
                 counts = dict(batches[-1].cursor["counts"])
-                self.log.append("train", step, **record, epoch=batches[-1].cursor["epoch"], data=counts)
+                self._write("train", step, record | {"epoch": batches[-1].cursor["epoch"], "data": counts})
                 for bad in (line for batch in batches for line in batch.bad):
                     self.log.append("note", step, bad_sample=bad)
             if self.on_step is not None:
@@ -379,27 +461,48 @@ class Trainer:
                 self._stop = self._stop or "time"
             due = bool(run.save_every) and step % run.save_every == 0
             due = due or (run.save_minutes > 0 and time.monotonic() - last_save > 60 * run.save_minutes)
-            if self._agree(bool(due)):
+            if self._agree(bool(due))[0]:
                 self.save()
-                last_save, last_saved_step = time.monotonic(), step
-            if self._agree(self._stop is not None) and self._stop is None:
-                self._stop = "signal"
-        if self.counters.step != last_saved_step or state.latest_checkpoint(self.checkpoints) is None:
-            self.save()
+                self._draw()
+                last_save = time.monotonic()
+        path = self.save()
+        self._draw()
         return Summary(
             step=self.counters.step,
             stopped=self._stop or "done",
             loss=float(record.get("loss", math.nan)),
-            checkpoint=self.checkpoints / f"step-{self.counters.step:08d}",
+            checkpoint=path,
             tokens=self.counters.tokens,
             seconds=self.counters.seconds,
         )
 
-    def _agree(self, wish: bool) -> bool:
-        """True on every process when it is True on one; clocks and signals differ between processes."""
+    def _next_batches(self) -> tuple[list[Batch], Exception | None]:
+        """The batches of one step, or why there are none; a process that was told to stop reads nothing more."""
+        assert self._loader is not None
+        if self._stop is not None:
+            return [], None
+        try:
+            return [self._loader.next() for _ in range(self.config.batch.accumulate)], None
+        except Exception as error:
+            return [], error
+
+    def _agree(self, *wishes: bool) -> list[bool]:
+        """For each wish, whether any process has it; clocks, signals and data differ between processes."""
         if self.world == 1:
-            return wish
-        return bool(self._sum_over_processes(torch.tensor(int(wish), device=self.device)).item())
+            return list(wishes)
+        return self.team.max(torch.tensor(wishes, dtype=torch.int32, device=self.device)).bool().tolist()
+
+    def _write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
+        self.log.append(kind, step, **record)
+        if self.board is not None:
+            self.board.add(kind, step, record)
+
+    def _draw(self) -> None:
+        """Write the page with the curves, once there is something to draw."""
+        if self.main and self.log.path.exists():
+            with suppress(UsageError):  # a log without a step yet
+                clip = self.config.optimizer.qk_clip
+                write_page(self.log.path, self.out / "curves.html", title=self.out.name, clip=clip)
 
     def _line(self, record: Mapping[str, Any], speed: float) -> None:
         if not self.main:
@@ -422,10 +525,14 @@ class Trainer:
             self._val = list(fixed_batches(self.val_set, self.config.run.eval_batches, **self._packing()))
         self.module.eval()
         self.meters.reset()
-        for batch in self._val[self.accelerator.process_index :: self.world]:
+        # every process takes part in every pass, with a batch that does not count where it has none of its own
+        for first in range(0, len(self._val), self.world):
+            mine = first + self.team.rank
+            batch = self._val[min(mine, len(self._val) - 1)]
             packed = batch.packed.to(self.device) if self.device.type != "cpu" else batch.packed
-            self.meters.add(self.model.loss(packed, real_tokens=batch.real_tokens))
-        return self.meters.result(self._sum_over_processes)
+            out = self.module(Batch(**{**vars(batch), "packed": packed}))
+            self.meters.add(out, counts=mine < len(self._val))
+        return self.meters.result(self.team.sum)
 
     def _evaluate_and_log(self) -> None:
         if self.val_set is None:
@@ -433,7 +540,7 @@ class Trainer:
         begin = time.monotonic()
         result = self.evaluate()
         if self.main:
-            self.log.append("eval", self.counters.step, **result, seconds=time.monotonic() - begin)
+            self._write("eval", self.counters.step, result | {"seconds": time.monotonic() - begin})
             self.report(f"step {self.counters.step}: held-out loss {result['loss']:.4f}")
 
     def table(self) -> str:

@@ -12,7 +12,7 @@ from watersmeet.core.training.packing import Packer
 from watersmeet.core.training.qk_clip import QKClip, scale_heads
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tiny_data import Echo, micro_model  # noqa: E402
+from tiny_data import Echo, micro_model
 
 
 def definition(q, k, block, scale):
@@ -63,9 +63,9 @@ def test_heads_below_the_bound_are_not_multiplied_out():
 @pytest.mark.parametrize("changes", [{}, {"q_lora_rank": None}])
 def test_pitfall_43_qk_clip_leaves_shared_key_and_values_alone_and_forgets_old_maxima(changes):
     model, layer, query = loud_model(**changes)
-    clip = QKClip(model, 100.0, every=1)
+    clip = QKClip(model, 100.0)
     model.train()
-    clip.begin(0)
+    clip.begin(exact=True)
     ours = batches()
     for batch in ours:
         model.loss(batch.packed, real_tokens=batch.real_tokens)
@@ -87,32 +87,32 @@ def test_pitfall_43_qk_clip_leaves_shared_key_and_values_alone_and_forgets_old_m
         if not name.startswith(("q_b_proj", "q_proj", "kv_b_proj")):
             assert torch.equal(value, old[name]), name
     # the same batches now have this maximum exactly, and the larger one of before is forgotten
-    clip.begin(1)
+    clip.begin(exact=True)
     for batch in ours:
         model.loss(batch.packed, real_tokens=batch.real_tokens)
     after = clip.maxima()
     assert float(after[0, 0]) == pytest.approx(100.0, rel=1e-4) and after[0, 1] == before[0, 1]
-    clip.begin(2)
+    clip.begin(exact=True)
     assert bool((clip.maxima() == -torch.inf).all())
     assert clip.clip(clip.maxima()) == 0
 
 
 def test_maxima_are_of_all_micro_batches_and_of_real_rows_only():
     model, layer, _ = loud_model()
-    clip = QKClip(model, 100.0, every=1)
+    clip = QKClip(model, 100.0)
     model.train()
     ours = batches()
     alone = []
     for batch in ours:
-        clip.begin(0)
+        clip.begin(exact=True)
         model.loss(batch.packed, real_tokens=batch.real_tokens)
         alone.append(clip.maxima())
-    clip.begin(0)
+    clip.begin(exact=True)
     for batch in ours:
         model.loss(batch.packed, real_tokens=batch.real_tokens)
     assert torch.equal(clip.maxima(), torch.maximum(*alone))
     # filling rows have logits of their own; they belong to no sample and must not clip anything
-    clip.begin(0)
+    clip.begin(exact=True)
     model.loss(ours[0].packed, real_tokens=int(ours[0].packed.cu_seqlens[1]))
     one = clip.maxima()
     seen = []
@@ -123,8 +123,8 @@ def test_maxima_are_of_all_micro_batches_and_of_real_rows_only():
 
 def test_nothing_is_measured_in_evaluation_and_negative_maxima_never_clip():
     model, layer, _ = loud_model()
-    clip = QKClip(model, 100.0, every=1)
-    clip.begin(0)
+    clip = QKClip(model, 100.0)
+    clip.begin(exact=True)
     model.eval()
     model.loss(batches(1)[0].packed)
     assert layer.meter.maxima is None

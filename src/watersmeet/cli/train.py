@@ -79,7 +79,8 @@ def run_recipe(
     loss = "" if math.isnan(summary.loss) else f", loss {summary.loss:.4f}"
     report(
         f"{reasons[summary.stopped]} at step {summary.step} of {recipe.schedule.steps}{loss}; "
-        f"model in {out / 'model'}, log in {out / 'log.jsonl'}"
+        f"model in {out / 'model'}, curves in {out / 'curves.html'}, log in {out / 'log.jsonl'}"
+        + ("" if summary.stopped == "done" else f"; the same command goes on from {summary.checkpoint}")
     )
     return summary
 
