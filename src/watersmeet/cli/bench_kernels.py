@@ -79,9 +79,9 @@ def run(*, parts: Sequence[str] = (), json_file: Path | None = None) -> None:
     console.print(table(found, about))
     if json_file is not None:
         text = json.dumps({"about": about, "results": found}, indent=2) + "\n"
-        part = json_file.with_name(json_file.name + ".part")
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, json_file)
+        unfinished = json_file.with_name(json_file.name + ".part")
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, json_file)
 
 
 def processor() -> str:
