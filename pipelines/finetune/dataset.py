@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from watersmeet.core.errors import ConfigError, DecodeError, UsageError, WatersmeetError
-from watersmeet.core.stream import NO_TARGET, Span, Stream
+from watersmeet.core.stream import Span, Stream
 from watersmeet.pipelines.finetune.fetch import Fetcher
 from watersmeet.pipelines.finetune.media import Media
 from watersmeet.pipelines.finetune.rows import Item, Row, RowError, Symbols, Text, parse_row
@@ -42,19 +42,18 @@ class Options:
     """How rows are read.
 
     root            folder of the media; None: the folder of the file
-    urls            read https addresses; url_bytes, url_seconds: limits of one file; cache: folder that keeps them
+    urls            read https addresses; url_bytes, url_seconds: limits of one file
     max_tokens      tokens of a batch, which a sample must fit into; too_long: "error" or "drop" (dropped ones are counted)
     roles           weight of a role's messages; modalities: factor for what is learnt in rows with media of a modality
     turns           see `Delimiters`; None: what the checkpoint says, else the default
+    video           see `Sampling`; None: the same
     reasoning       official forms: "auto" (as each row has it), "on" or "off"
-    quarantine      file that gets a line for every row whose media cannot be read
     """
 
     root: str | None = None
     urls: bool = False
     url_bytes: int = 32_000_000
     url_seconds: float = 20.0
-    cache: str | None = None
     max_tokens: int = 4096
     too_long: str = "error"
     roles: Mapping[str, float] | None = None
@@ -62,7 +61,6 @@ class Options:
     turns: Mapping[str, Any] | None = None
     video: Mapping[str, Any] | None = None
     reasoning: str = "auto"
-    quarantine: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in (("too_long", ("error", "drop")), ("reasoning", ("auto", "on", "off"))):
@@ -91,16 +89,22 @@ class Conversations:
             raise ConfigError(
                 f"weight for a modality {wrong[0]!r}, but {reading.name} reads {', '.join(reading.settings)}"
             )
-        cache = None if options.cache is None else Path(options.cache)
-        fetcher = Fetcher(max_bytes=options.url_bytes, seconds=options.url_seconds, cache=cache)
         root = Path(options.root) if options.root is not None else Path(path).parent
-        self.media = Media(root=root, fetch=fetcher if options.urls else None)
+        self._fetcher = Fetcher(max_bytes=options.url_bytes, seconds=options.url_seconds)
+        self.media = Media(root=root, fetch=self._fetcher if options.urls else None)
         self.video = Sampling.of(_agreed("video", options.video, reading))
         self.official = reading.writer.settings.get("tokenizer") == "tiktoken"
         self.delimiters = None if self.official else self._delimiters()
-        self.problems: Counter[str] = Counter()
-        self._quarantined = _quarantined(options.quarantine)
+        self._note: Path | None = None
+        self._quarantined: set[int] = set()
         self._check_rows()
+
+    def work_in(self, folder: Path) -> None:
+        """Keep what is made on the way below `folder`: quarantine.jsonl, with a line for every row whose media cannot be
+        read, and media/, what was fetched."""
+        self._fetcher.cache = folder / "media"
+        self._note = folder / "quarantine.jsonl"
+        self._quarantined = _quarantined(self._note)
 
     # ---- what the trainer and checkpoints want to know ----------------------------------------------------------
 
@@ -268,16 +272,14 @@ class Conversations:
         return stream
 
     def _quarantine(self, index: int, reason: str) -> None:
-        self.problems["unreadable"] += 1
         number = self.source.number(index)
-        if self.options.quarantine is None or number in self._quarantined:
+        if self._note is None or number in self._quarantined:
             return
         self._quarantined.add(number)
-        path = Path(self.options.quarantine)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._note.parent.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"file": str(self.source.path), "row": number, "reason": reason}, ensure_ascii=False)
         # one write of one line, so that processes of one run can share the file
-        with path.open("a", encoding="utf-8") as file:
+        with self._note.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 
@@ -305,15 +307,10 @@ def _agreed(name: str, given: Mapping[str, Any] | None, reading: Reading) -> Map
     return {**(kept or {}), **given}
 
 
-def _quarantined(path: str | None) -> set[int]:
-    if path is None or not Path(path).is_file():
+def _quarantined(path: Path) -> set[int]:
+    if not path.is_file():
         return set()
-    return {json.loads(line)["row"] for line in Path(path).read_text("utf-8").splitlines() if line.strip()}
-
-
-def learnt_tokens(stream: Stream) -> int:
-    """Number of positions with a target."""
-    return sum(int((span.targets != NO_TARGET).sum()) for span in stream.spans if span.targets is not None)
+    return {int(json.loads(line)["row"]) for line in path.read_text("utf-8").splitlines() if line.strip()}
 
 
 def open_conversations(

@@ -227,7 +227,8 @@ def test_fault_29_a_corrupt_picture_in_row_40000_is_quarantined_with_its_row(mod
     many[39_999] = json.dumps(kit.about("bad.png"))
     note = tmp_path / "out" / "quarantine.jsonl"
     path = rows(many)
-    data = kit.open(path, models.turns, quarantine=str(note))
+    data = kit.open(path, models.turns)
+    data.work_in(tmp_path / "out")
     data.sample(39_998, RNG)
     for _ in range(2):
         with pytest.raises(DecodeError, match=r"row 40000: .*bad.png"):
@@ -236,8 +237,10 @@ def test_fault_29_a_corrupt_picture_in_row_40000_is_quarantined_with_its_row(mod
     kept = json.loads(line)
     assert kept["row"] == 40_000 and kept["file"] == str(path) and "bad.png" in kept["reason"]
     # a second process, or a resumed run, does not write it again
+    again = kit.open(path, models.turns)
+    again.work_in(tmp_path / "out")
     with pytest.raises(DecodeError):
-        kit.open(path, models.turns, quarantine=str(note)).sample(39_999, RNG)
+        again.sample(39_999, RNG)
     assert len(note.read_text().splitlines()) == 1
 
 
@@ -247,7 +250,8 @@ def test_the_share_of_unreadable_rows_is_bounded_and_none_is_replaced(models, ro
 
     (tmp_path / "good.png").write_bytes(kit.png())
     many = [kit.about("good.png" if i % 4 else "gone.png") for i in range(80)]
-    data = kit.open(rows(many), models.turns, quarantine=str(tmp_path / "q.jsonl"))
+    data = kit.open(rows(many), models.turns)
+    data.work_in(tmp_path)
     strict = Packer(data, tokens=128, fill_modality="text", pool=4, max_bad_fraction=0.05)
     with pytest.raises(
         WatersmeetError, match=r"could not be read.*max_bad_fraction 0.05; last one: .*row \d+: .*gone.png"
@@ -262,7 +266,7 @@ def test_the_share_of_unreadable_rows_is_bounded_and_none_is_replaced(models, ro
         except StopIteration:
             break
     assert sorted(seen) == [i for i in range(80) if i % 4] and lax.counts["bad"] == 20
-    assert len((tmp_path / "q.jsonl").read_text().splitlines()) == 20
+    assert len((tmp_path / "quarantine.jsonl").read_text().splitlines()) == 20
 
 
 def test_fault_27_sixty_megapixels_cost_no_more_tokens_and_larger_ones_are_refused(models, rows, kit, tmp_path):

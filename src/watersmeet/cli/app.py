@@ -218,19 +218,97 @@ def train(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Instead of the recipe's `run.out`.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's number of steps.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of the recipe's seed.")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option("--batch-tokens", min=16, help="Instead of the recipe's tokens of a batch.")
+    ] = None,
+    save_every: Annotated[
+        int | None, typer.Option("--save-every", min=0, help="Steps between checkpoints, instead of the recipe's.")
+    ] = None,
     device: Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu keeps off a GPU that is there.")] = None,
     max_minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop with a checkpoint after that time; the next call goes on.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run is moved aside.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is learnt, by what and for how long; train nothing.")
+    ] = False,
 ) -> None:
     """Train a model by a recipe, or go on with it."""
     from watersmeet.cli.train import train_command
 
     summary = train_command(
-        config, steps=steps, seed=seed, device=device, fresh=fresh, max_minutes=max_minutes, out=out
+        config,
+        steps=steps,
+        seed=seed,
+        device=device,
+        fresh=fresh,
+        max_minutes=max_minutes,
+        out=out,
+        batch_tokens=batch_tokens,
+        save_every=save_every,
+        dry_run=dry_run,
     )
-    if summary.stopped == "signal":
+    if summary is not None and summary.stopped == "signal":
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def finetune(
+    model: Annotated[str, typer.Option(metavar="MODEL", help="nano or a model folder of either layout.")],
+    data: Annotated[Path, typer.Option(metavar="D.jsonl", help="Conversations, one a line, or a tar of samples.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Checkpoints, and the finished model.")],
+    lora: Annotated[
+        str | None, typer.Option(metavar="r=16", help="Train adapters: r=16[,alpha=32][,targets=q_proj+experts.w13].")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="C.toml", help="Tables of a recipe that change the defaults.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Without it, one epoch.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Order of the rows, and first weights.")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option("--batch-tokens", min=16, help="Tokens of a batch; no row may have more.")
+    ] = None,
+    save_every: Annotated[int | None, typer.Option("--save-every", min=0, help="Steps between checkpoints.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu keeps off a GPU that is there.")] = None,
+    root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the media; without it, the folder of the rows.")
+    ] = None,
+    urls: Annotated[bool, typer.Option("--urls", help="Fetch media from https addresses.")] = False,
+    too_long: Annotated[
+        str | None, typer.Option("--too-long", metavar="HOW", help="Rows longer than a batch: error, or drop.")
+    ] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop with a checkpoint after that time; the next call goes on.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run is moved aside.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is learnt, by what and for how long; train nothing.")
+    ] = False,
+) -> None:
+    """Teach a model from conversations, or go on with that; writes DIR/model."""
+    from watersmeet.cli.finetune import Request, finetune_command
+
+    summary = finetune_command(
+        Request(
+            model=model,
+            data=data,
+            out=out,
+            lora=lora,
+            config=config,
+            steps=steps,
+            seed=seed,
+            batch_tokens=batch_tokens,
+            save_every=save_every,
+            device=device,
+            root=root,
+            urls=urls,
+            too_long=too_long,
+            fresh=fresh,
+            dry_run=dry_run,
+            max_minutes=max_minutes,
+        )
+    )
+    if summary is not None and summary.stopped == "signal":
         raise typer.Exit(INTERRUPTED)
 
 

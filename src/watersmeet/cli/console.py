@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 Progress = Callable[[str, float], None]
 
@@ -54,3 +54,56 @@ def _bar(stream: TextIO) -> Iterator[Progress]:
 
 def _percent(share: float) -> int:
     return round(100 * min(1.0, max(0.0, share)))
+
+
+StepProgress = Callable[[int, Mapping[str, Any]], None]
+"""Called with a step and what the log says of it: `loss`, `tokens_per_second`, `step_seconds`."""
+
+
+@contextmanager
+def show_steps(steps: int, stream: TextIO | None = None) -> Iterator[tuple[StepProgress, Callable[[str], None]]]:
+    """(to call after every step, to call with a line of text): a bar with loss, speed and time left, or plain lines."""
+    stream = sys.stderr if stream is None else stream
+    if stream.isatty():
+        with _step_bar(steps, stream) as pair:
+            yield pair
+    else:
+        yield plain_steps(steps, stream), lambda line: print(line, file=stream, flush=True)
+
+
+def plain_steps(steps: int, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> StepProgress:
+    """A line for the first step of a run, for the last, and one every ten seconds."""
+    last_time = float("-inf")
+
+    def progress(step: int, record: Mapping[str, Any]) -> None:
+        nonlocal last_time
+        now = clock()
+        if step < steps and now - last_time < _EVERY_S:
+            return
+        last_time = now
+        print(f"step {step}/{steps}  {_numbers(steps - step, record)}", file=stream, flush=True)
+
+    return progress
+
+
+def _numbers(left: int, record: Mapping[str, Any]) -> str:
+    seconds = left * float(record["step_seconds"])
+    shown = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+    return f"loss {record['loss']:.4f}  {record['tokens_per_second']:,.0f} tokens/s  left {shown}"
+
+
+@contextmanager
+def _step_bar(steps: int, stream: TextIO) -> Iterator[tuple[StepProgress, Callable[[str], None]]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    console = Console(file=stream)
+    columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(), TextColumn("{task.description}"))
+    with RichProgress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=steps)
+        yield (
+            lambda step, record: bar.update(task, completed=step, description=_numbers(steps - step, record)),
+            # lines hold whatever names people give to files, which is no markup
+            lambda line: console.print(line, markup=False, highlight=False),
+        )

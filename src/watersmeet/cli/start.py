@@ -10,26 +10,50 @@ from watersmeet.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from watersmeet.core.model.model import Model
-    from watersmeet.core.training.config import TrainConfig
+    from watersmeet.core.training.config import LoraSection, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
     """A model to train. processor, files: what a checkpoint of it says besides weights. grafted_on: the directory whose
-    files stay as they are, where only embedders that were added to it are trained."""
+    files stay as they are, where only embedders that were added to it are trained. lora: the recipe of the adapters that
+    the model has, and base, the name of the model that they were put on."""
 
     model: Model
     processor: dict[str, Any]
     files: dict[str, bytes]
     grafted_on: Path | None = None
+    lora: LoraSection | None = None
+    base: str = ""
+
+    def vocabulary(self) -> Any:
+        """Of what the model writes, for showing ids as words; None where there is none."""
+        from watersmeet.core.errors import WatersmeetError
+        from watersmeet.plugins.registry import get_registry
+
+        name = self.model.config.output_modality
+        try:
+            encoder = get_registry().encoder(name, self.processor["modalities"][name], files=self.files)
+        except (WatersmeetError, KeyError):
+            return None
+        return getattr(encoder, "vocabulary", None)
 
     def save(self, out: Path) -> None:
-        """Write directory `out`, replacing an older one: bfloat16 in our own layout, or the base with trained embedders."""
+        """Write directory `out`, replacing an older one: bfloat16 in our own layout, or the base with trained embedders.
+
+        Adapters are written to `adapter` beside it, and then merged into the model, which has none afterwards.
+        """
         import torch
 
         from watersmeet.core.checkpoint import save_checkpoint
         from watersmeet.core.graft import write_trained
 
+        if self.lora is not None:
+            from watersmeet.core.training.lora import merge_lora, save_adapter
+
+            adapter = out.with_name("adapter")
+            save_adapter(self.model, adapter, r=self.lora.r, alpha=self.lora.strength, base=self.base)
+            merge_lora(self.model)
         if self.grafted_on is not None:
             write_trained(self.grafted_on, out, dict(self.model.embedders.items()), replace=True)
             return
@@ -44,8 +68,17 @@ def start_run(recipe: TrainConfig, dataset: Any) -> Start:
     modalities = getattr(dataset, "modalities", None)
     if not modalities:
         raise ConfigError(f"dataset {recipe.dataset} has no attribute `modalities` (name -> settings), which is needed")
+    if recipe.lora.r and (recipe.trainable or not recipe.model.init):
+        raise ConfigError(
+            "lora.r is set, but "
+            + (
+                "trainable names parts to train whole; leave one of the two out"
+                if recipe.trainable
+                else "model.init names no model to adapt"
+            )
+        )
     if recipe.model.init:
-        return _continued(recipe, modalities, recipe.model.init)
+        return _continued(recipe, dataset, modalities, recipe.model.init)
     return Start(
         model=_fresh(recipe, dataset, modalities),
         processor={"modalities": _plain(modalities)},
@@ -80,7 +113,7 @@ def _fresh(recipe: TrainConfig, dataset: Any, modalities: Any) -> Model:
     return Model(config, embedders)
 
 
-def _continued(recipe: TrainConfig, modalities: Any, init: str) -> Start:
+def _continued(recipe: TrainConfig, dataset: Any, modalities: Any, init: str) -> Start:
     """A model of either layout. Its own configuration holds; `model.preset` is not read, and overrides are refused."""
     import torch
 
@@ -95,7 +128,7 @@ def _continued(recipe: TrainConfig, modalities: Any, init: str) -> Start:
     folder = find_local(init)
     # a frozen trunk need not be float32: it is computed with in the dtype of the run, to which it would be rounded anyway
     frozen = bool(recipe.trainable) and all(entry.startswith("embedders.") for entry in recipe.trainable)
-    half = frozen and recipe.run.precision == "bf16"
+    half = (frozen or recipe.lora.r > 0) and recipe.run.precision == "bf16"
     local = load_local(init, dtype=torch.bfloat16 if half else torch.float32)
     model: Model = local.model
     for name, parameter in model.named_parameters():
@@ -117,4 +150,11 @@ def _continued(recipe: TrainConfig, modalities: Any, init: str) -> Start:
             )
     added = {f"embedders.{name}" for name in grafted_names(folder)}
     only_added = bool(recipe.trainable) and all(".".join(entry.split(".")[:2]) in added for entry in recipe.trainable)
-    return Start(model=model, processor=local.recipe, files=local.files, grafted_on=folder if only_added else None)
+    processor = dict(local.recipe) | dict(getattr(dataset, "processor", {}))
+    if recipe.lora.r:
+        from watersmeet.core.training.lora import add_lora
+
+        lora = recipe.lora
+        add_lora(model, r=lora.r, alpha=lora.strength, targets=lora.targets)
+        return Start(model=model, processor=processor, files=local.files, lora=lora, base=init)
+    return Start(model=model, processor=processor, files=local.files, grafted_on=folder if only_added else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,23 +22,46 @@ def train_command(
     fresh: bool = False,
     max_minutes: float | None = None,
     out: Path | None = None,
+    batch_tokens: int | None = None,
+    save_every: int | None = None,
+    dry_run: bool = False,
     report: Callable[[str], None] | None = None,
-) -> Summary:
+) -> Summary | None:
     """Train by the recipe `config`, resuming what its output directory holds; export the model to OUT/model.
 
     steps, seed, out  replace `schedule.steps`, `seed` and `run.out`; more steps than before extend a finished run
+    batch_tokens, save_every  replace `batch.tokens` and `run.save_every`
     device            "cpu" keeps off a GPU that is there
     fresh             moves an earlier run in the same directory aside and starts anew
     max_minutes       stops cleanly, with a checkpoint, after that time; the next call goes on
+    dry_run           prints what would be learnt, by what and for how long, and trains nothing (None is returned)
+    report            called with lines of text; None: a bar on a terminal, lines elsewhere, on stderr
     Raises WatersmeetError with one sentence for everything that is wrong with recipe, data or checkpoint.
     """
     from watersmeet.core.training.config import read_config
 
-    report = report or (lambda line: print(line, file=sys.stderr, flush=True))
     recipe = read_config(config)
     changes = {"schedule.steps": steps, "seed": seed, "run.out": None if out is None else str(out)}
+    changes |= {"batch.tokens": batch_tokens, "run.save_every": save_every}
     recipe = recipe.with_values(**{name: value for name, value in changes.items() if value is not None})
+    if dry_run:
+        rehearse_recipe(recipe, device=device)
+        return None
     return run_recipe(recipe, device=device, fresh=fresh, max_minutes=max_minutes, report=report)
+
+
+def rehearse_recipe(recipe: TrainConfig, *, device: str | None = None, train_set: Any = None) -> None:
+    """Print what `run_recipe` would do; writes nothing."""
+    from watersmeet.cli.flags import check_device
+    from watersmeet.cli.rehearsal import rehearse
+    from watersmeet.cli.start import start_run
+    from watersmeet.core.training.trainer import seed_everything
+
+    check_device(device)
+    seed_everything(recipe.seed)
+    train_set = open_dataset(recipe, "train") if train_set is None else train_set
+    start = start_run(recipe, train_set)
+    rehearse(start.model, train_set, recipe, vocabulary=start.vocabulary(), device=device)
 
 
 def run_recipe(
@@ -48,20 +70,44 @@ def run_recipe(
     device: str | None = None,
     fresh: bool = False,
     max_minutes: float | None = None,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] | None = print,
+    train_set: Any = None,
 ) -> Summary:
-    """The same from a configuration that has been read already."""
+    """The same from a configuration that has been read already, and perhaps a data set that is open already."""
+    from watersmeet.cli.console import show_steps
+    from watersmeet.cli.flags import check_device
+
+    check_device(device)
+    how: dict[str, Any] = {"device": device, "fresh": fresh, "max_minutes": max_minutes, "train_set": train_set}
+    if report is not None:
+        return _run(recipe, report=report, on_step=None, **how)
+    with show_steps(recipe.schedule.steps) as (on_step, say):
+        return _run(recipe, report=say, on_step=on_step, **how)
+
+
+def _run(
+    recipe: TrainConfig,
+    *,
+    device: str | None,
+    fresh: bool,
+    max_minutes: float | None,
+    report: Callable[[str], None],
+    on_step: Any,
+    train_set: Any,
+) -> Summary:
     from watersmeet.cli.start import start_run
     from watersmeet.core.training.trainer import Trainer, seed_everything
 
     seed_everything(recipe.seed)
-    train_set = _open(recipe, "train")
-    val_set = _open(recipe, "val") if recipe.run.eval_every else None
+    train_set = open_dataset(recipe, "train") if train_set is None else train_set
+    val_set = open_dataset(recipe, "val") if recipe.run.eval_every else None
     start = start_run(recipe, train_set)
     out = Path(recipe.run.out)
     if fresh:
         _move_aside(out, report)
-    trainer = Trainer(start.model, recipe, train_set, val_set, out=out, device=device, report=report)
+    if hasattr(train_set, "work_in"):
+        train_set.work_in(out)
+    trainer = Trainer(start.model, recipe, train_set, val_set, out=out, device=device, report=report, on_step=on_step)
     if trainer.resume():
         report(f"resumed at step {trainer.counters.step} of {recipe.schedule.steps}")
     else:
@@ -85,7 +131,7 @@ def run_recipe(
     return summary
 
 
-def _open(recipe: TrainConfig, split: str) -> Any:
+def open_dataset(recipe: TrainConfig, split: str) -> Any:
     """Call the recipe's dataset target for one split."""
     from watersmeet.core.errors import ConfigError, PluginError
     from watersmeet.plugins.specs import LazyTarget
