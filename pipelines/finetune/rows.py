@@ -205,7 +205,9 @@ def _part(values: Any, where: str, kinds: Collection[str]) -> Part:
 
 
 def _item(kind: str, value: Any, weight: float | None, where: str) -> Item:
-    if isinstance(value, dict) and set(value) in ({"url"}, {"path"}, {"url", "detail"}):
+    if isinstance(value, dict) and "bytes" in value and set(value) <= {"bytes", "path"}:
+        value = value["bytes"]  # as parquet files hold media
+    elif isinstance(value, dict) and set(value) in ({"url"}, {"path"}, {"url", "detail"}):
         value = value.get("url", value.get("path"))
         if not isinstance(value, str):
             raise RowError(f"{where} names no file but a {_named(value)}, expected a text")

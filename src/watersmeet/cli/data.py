@@ -35,6 +35,17 @@ def fetch(
 
 
 @app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="ShareGPT or LLaVA (.json, .jsonl), or .parquet.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="D.jsonl", help="The rows, for `watersmeet finetune`.")],
+) -> None:
+    """Turn conversations of other forms into rows of messages; the first row that does not fit is an error."""
+    from watersmeet.pipelines.finetune.convert import convert as work
+
+    typer.echo(f"{work(source, out):,} rows in {out}")
+
+
+@app.command()
 def build(
     root: Annotated[Path, typer.Option(metavar="DIR", help="Folder for packages, pages and samples.")] = Path("data"),
     real: Annotated[int, typer.Option(min=0, help="Most views of package pages.")] = 6000,
