@@ -275,6 +275,8 @@ class Trainer:
         """
         path = path or state.latest_checkpoint(self.checkpoints)
         if path is None:
+            if self.main:
+                self.log.cut_after(0)  # steps of a run that died before its first checkpoint
             return False
         tensors, values = state.load_state(path)
         if found := differences(values, self._recipe()):
