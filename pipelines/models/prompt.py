@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import mimetypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from watersmeet.core.errors import DecodeError, UsageError
 from watersmeet.core.stream import Span, content_key
 from watersmeet.pipelines.models.local import LocalModel
+from watersmeet.pipelines.models.video import Sampling, read_clip, reads_clips
 from watersmeet.plugins.registry import get_registry
 
 IDS = "ids"
@@ -48,19 +49,28 @@ def _read(local: LocalModel, word: str) -> list[Span]:
         if not Path(word).is_file():
             forms = ", ".join([f"{output}:WORDS", f"{IDS}:FILE.json", *(f"{n}:FILE" for n in names if n != output)])
             raise UsageError(f"there is no file {word}; an input is a file or one of {forms}")
-        name, rest = _kind(word, names), word
+        name, rest = _kind(word, names, local.recipe["modalities"]), word
     if not Path(rest).is_file():
         raise DecodeError(f"there is no file {rest}")
     if name == output:
         return _encode(local, name, _text(Path(rest)))
+    kinds = get_registry().modality(name).media_types
+    if _media_type(rest).startswith("video/") and not any(kind.startswith("video/") for kind in kinds):
+        # what reads pictures gets frames, by the settings that the model was trained with
+        return _encode(local, name, read_clip(Path(rest), Sampling.of(local.recipe.get("video", {}))).frames)
     return _encode(local, name, rest)
 
 
-def _kind(file: str, names: Sequence[str]) -> str:
+def _media_type(file: str) -> str:
+    return mimetypes.guess_type(file)[0] or "unknown"
+
+
+def _kind(file: str, names: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> str:
     """The one modality of the model that reads files of this kind."""
-    media = mimetypes.guess_type(file)[0] or "unknown"
-    registry = get_registry()
+    media, registry = _media_type(file), get_registry()
     fitting = [name for name in names if media in registry.modality(name).media_types]
+    if not fitting and media.startswith("video/"):
+        fitting = [name for name in names if reads_clips(name, settings)]
     if len(fitting) != 1:
         found = f"{' and '.join(fitting)} read" if fitting else "no modality of this model reads"
         raise UsageError(

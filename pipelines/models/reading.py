@@ -15,6 +15,7 @@ from watersmeet.core.official.shards import Shards
 from watersmeet.pipelines.models.local import find_local
 from watersmeet.pipelines.models.modalities import TEXT, published_modalities
 from watersmeet.pipelines.models.official import modality_settings
+from watersmeet.pipelines.models.video import reads_clips
 from watersmeet.plugins.registry import Registry, get_registry
 
 
@@ -92,7 +93,7 @@ def modality_for(kind: str, reading: Reading) -> str:
     ]
     if not fitting and kind == "video":
         # what reads pictures reads clips where its settings leave room for frames
-        fitting = [name for name, values in reading.settings.items() if int(values.get("frames", 1)) > 1]
+        fitting = [name for name in reading.settings if reads_clips(name, reading.settings)]
     if len(fitting) == 1:
         return fitting[0]
     known = ", ".join(reading.settings)

@@ -47,6 +47,11 @@ class Clip:
     time_us: list[int]
 
 
+def reads_clips(modality: str, settings: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a modality that reads pictures reads several of them as one item, which its setting `frames` says."""
+    return int(settings.get(modality, {}).get("frames", 1)) > 1
+
+
 def wanted_times(length_s: float, sampling: Sampling) -> list[float]:
     """Times in seconds of the frames to keep: the middle of equal parts of the length, so at least one."""
     count = max(1, min(sampling.max_frames, round(length_s * sampling.frames_per_second)))

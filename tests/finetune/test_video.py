@@ -58,3 +58,35 @@ def test_what_is_no_video_or_too_much_of_one(tmp_path):
         Sampling(max_frames=0)
     with pytest.raises(ConfigError, match="unknown name 'fps'"):
         Sampling.of({"fps": 1})
+
+
+def test_fault_31_training_and_use_take_the_same_frames(models, rows, kit, tmp_path):
+    """Settings of the frames are in the folder that a run writes, and `embed` reads a video by them."""
+    from watersmeet.cli.finetune import Request, finetune_command
+    from watersmeet.cli.graft import graft_command
+    from watersmeet.pipelines.models.local import load_local
+    from watersmeet.pipelines.models.prompt import read_prompt
+
+    tower = "frames=4 width=16 layers=1 heads=2 head_dim=8 mlp=16 grid=4 frame_patch_limit=4".split()
+    folder = kit.native(tmp_path / "base", ["<user>", "<assistant>"], with_image=False)
+    graft_command(str(folder), "moonvit", tmp_path / "seeing", assignments=[f"moonvit.{word}" for word in tower])
+    clip(tmp_path / "a.mp4", size=(28, 28))
+    row = kit.talk([{"type": "video", "video": "a.mp4"}, {"type": "text", "text": "What?"}], "Yes.")
+    config = tmp_path / "c.toml"
+    config.write_text("dataset_options = { video = { frames_per_second = 2.0, max_frames = 6 } }\n[run]\nthreads = 1\n")
+    path = rows([row] * 2)
+    finetune_command(
+        Request(
+            model=str(tmp_path / "seeing"), data=path, out=tmp_path / "run", config=config, steps=1, device="cpu",
+            batch_tokens=64,
+        ),
+        report=lambda line: None,
+    )  # fmt: skip
+    made = str(tmp_path / "run" / "model")
+    data = kit.open(path, made)
+    assert data.video == Sampling(frames_per_second=2.0, max_frames=6)
+    trained = [s for s in data.sample(0, np.random.default_rng(0)).spans if s.modality == "moonvit"]
+    used = [span for _, span in read_prompt(load_local(made), [str(tmp_path / "a.mp4")])]
+    assert [s.key for s in trained] == [s.key for s in used] and len(used) == 2  # six frames are groups of four and two
+    with pytest.raises(ConfigError, match=r"video.max_frames is 3 but .* was trained with 6"):
+        kit.open(path, made, video={"max_frames": 3})
