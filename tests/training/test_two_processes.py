@@ -69,10 +69,20 @@ def compare(case, out, *, bits):
 
 
 def test_two_processes_are_one_in_whole_copies_and_in_shards(tmp_path):
-    """DDP: the same bits, Muon's momentum dealt out to both. FSDP2: the same up to the order of sums."""
-    start(["ddp", "fsdp2"], tmp_path)
+    """DDP: the same bits. FSDP2: the same up to the order of sums of gradients.
+
+    Given gradients, the optimizer's updates and states are the same bits in both: momentum is dealt out or sharded, whole
+    matrices are orthogonalised once, by their owner.
+    """
+    start(["ddp", "fsdp2", "drawn-ddp", "drawn-fsdp2"], tmp_path)
     compare("ddp", tmp_path, bits=True)
     compare("fsdp2", tmp_path, bits=False)
+    two_processes.drawn_updates(tmp_path, "ddp", 1)
+    one = load_file(tmp_path / "drawn-ddp-1.safetensors")
+    for kind in ("ddp", "fsdp2"):
+        two = load_file(tmp_path / f"drawn-{kind}-2.safetensors")
+        assert set(two) == set(one)
+        assert not (different := [name for name in one if not torch.equal(one[name], two[name])]), different
 
 
 @pytest.mark.slow

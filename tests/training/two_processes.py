@@ -9,13 +9,14 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_trainer import recipe
 from tiny_data import Echo, micro_model
 
 from watersmeet.core.training.packing import Packer
-from watersmeet.core.training.sharding import whole_tensors
+from watersmeet.core.training.sharding import local_rows, whole_tensors
 from watersmeet.core.training.trainer import Trainer, seed_everything
 
 COMMON = {"run.precision": "fp32", "run.measure_every": 2, "optimizer.ns_dtype": "float32", "schedule.steps": 4}
@@ -102,6 +103,24 @@ CASES = {
 }
 
 
+def drawn_updates(out, kind, world):
+    """Three updates from gradients drawn at random, the same whatever the number of processes; nothing is summed."""
+    run = build(out / f"drawn-{kind}", **{"run.sharding": kind, "optimizer.head_rate": 0.5})
+    generator = torch.Generator().manual_seed(5)
+    run.optimizer.set_lr(1.0)
+    for _ in range(3):
+        for param in run.model.parameters():
+            grad = torch.randn(param.shape, generator=generator)
+            if kind == "fsdp2" and world == 2:
+                local = grad[local_rows(param)].clone()
+                grad = DTensor.from_local(
+                    local, param.device_mesh, param.placements, shape=param.shape, stride=grad.stride()
+                )
+            param.grad = grad
+        run.optimizer.step()
+    result(run, [], out / f"drawn-{kind}-{world}")
+
+
 def resumed(out, kind):
     """Six steps straight, and twice interrupted: after two steps and after four."""
     straight = build(out / f"{kind}-straight", **{"run.sharding": kind, "schedule.steps": 6})
@@ -121,6 +140,8 @@ def main(cases, out):
     for case in cases:
         if case.startswith("resume-"):
             resumed(out, case.removeprefix("resume-"))
+        elif case.startswith("drawn-"):
+            drawn_updates(out, case.removeprefix("drawn-"), 2)
         elif case == "rotten":
             run = build(out / case, data="rotten", **{"schedule.steps": 40})
             try:
