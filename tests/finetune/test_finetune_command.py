@@ -207,3 +207,24 @@ def test_the_trained_model_answers_from_the_same_prompt(models, rows, kit, tmp_p
         prompt = [span for span, weight in zip(made.spans, made.weights, strict=True) if not bool(weight.any())]
         [found] = generate(local.model, [Stream(spans=tuple(prompt))], max_new_tokens=12, eos_id=local.stop_ids)
         assert data.reading.writer.vocabulary.bytes_of(found.ids).decode() == f"It is {colour}."
+
+
+def test_train_takes_the_same_flags(rows, tmp_path, capsys, monkeypatch):
+    """On a data set that is no conversation at all."""
+    import sys
+    from pathlib import Path
+
+    from watersmeet.cli.train import train_command
+
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "training"))
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'dataset = "tiny_data:Letters"\n[model]\npreset = "micro"\n[schedule]\nsteps = 4\n'
+        f'[run]\nout = "{tmp_path / "run"}"\neval_every = 0\nthreads = 1\n'
+    )
+    assert main(["train", str(recipe), "--dry-run", "--batch-tokens", "48", "--steps", "3", "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "3 steps of 48 tokens" in said and "sample 0: " in said and not (tmp_path / "run").exists()
+    train_command(recipe, steps=3, batch_tokens=48, save_every=1, device="cpu", report=lambda line: None)
+    assert {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()} == {"step-00000002", "step-00000003"}
+    assert "tiny_data" in sys.modules
