@@ -96,7 +96,7 @@ class Conversations:
         self.official = reading.writer.settings.get("tokenizer") == "tiktoken"
         self.delimiters = None if self.official else self._delimiters()
         self._note: Path | None = None
-        self._quarantined: set[int] = set()
+        self._quarantined: set[tuple[str, int]] = set()
         self._check_rows()
 
     def work_in(self, folder: Path) -> None:
@@ -272,12 +272,12 @@ class Conversations:
         return stream
 
     def _quarantine(self, index: int, reason: str) -> None:
-        number = self.source.number(index)
-        if self._note is None or number in self._quarantined:
+        place = (str(self.source.file(index)), self.source.number(index))
+        if self._note is None or place in self._quarantined:
             return
-        self._quarantined.add(number)
+        self._quarantined.add(place)
         self._note.parent.mkdir(parents=True, exist_ok=True)
-        line = json.dumps({"file": str(self.source.path), "row": number, "reason": reason}, ensure_ascii=False)
+        line = json.dumps({"file": place[0], "row": place[1], "reason": reason}, ensure_ascii=False)
         # one write of one line, so that processes of one run can share the file
         with self._note.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -307,10 +307,11 @@ def _agreed(name: str, given: Mapping[str, Any] | None, reading: Reading) -> Map
     return {**(kept or {}), **given}
 
 
-def _quarantined(path: Path) -> set[int]:
+def _quarantined(path: Path) -> set[tuple[str, int]]:
     if not path.is_file():
         return set()
-    return {int(json.loads(line)["row"]) for line in path.read_text("utf-8").splitlines() if line.strip()}
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+    return {(line["file"], line["row"]) for line in lines}
 
 
 def open_conversations(

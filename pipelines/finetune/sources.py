@@ -10,9 +10,11 @@ import hashlib
 import os
 import tarfile
 from array import array
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from watersmeet.core.errors import DecodeError
 from watersmeet.pipelines.finetune.rows import RowError
@@ -32,6 +34,10 @@ class Source(Protocol):
 
     def number(self, index: int) -> int:
         """The row as people count: from 1, as lines of an editor do."""
+        ...
+
+    def file(self, index: int) -> Path:
+        """The file that a row lies in."""
         ...
 
     def where(self, index: int) -> str:
@@ -81,6 +87,9 @@ class JsonlSource:
 
     def number(self, index: int) -> int:
         return self._lines[index]
+
+    def file(self, index: int) -> Path:
+        return self.path
 
     def where(self, index: int) -> str:
         return f"{self.path} row {self._lines[index]}"
@@ -135,6 +144,9 @@ class TarSource:
     def number(self, index: int) -> int:
         return index + 1
 
+    def file(self, index: int) -> Path:
+        return self.path
+
     def where(self, index: int) -> str:
         return f"{self.path} row {index + 1} ({self._samples[index][0]})"
 
@@ -157,18 +169,64 @@ class TarSource:
         return os.pread(self._file, place[1], place[0])
 
 
-_OPENERS: dict[str, Callable[[Path], Any]] = {".jsonl": JsonlSource, ".ndjson": JsonlSource, ".tar": TarSource}
+class JoinedSource:
+    """Several files one after the other, e.g. the shards of a set."""
+
+    def __init__(self, path: Path, parts: Sequence[Source]) -> None:
+        self.path, self._parts = path, parts
+        self._ends = list(accumulate(len(part) for part in parts))
+        joined = "".join(f"{part.path.name}\0{part.fingerprint}\n" for part in parts)
+        self.fingerprint = hashlib.sha256(joined.encode()).hexdigest()[:32]
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def place(self, index: int) -> tuple[Source, int]:
+        """The file of a row and its index there."""
+        which = bisect_right(self._ends, index)
+        return self._parts[which], index - (self._ends[which - 1] if which else 0)
+
+    def number(self, index: int) -> int:
+        part, inside = self.place(index)
+        return part.number(inside)
+
+    def file(self, index: int) -> Path:
+        part, inside = self.place(index)
+        return part.file(inside)
+
+    def where(self, index: int) -> str:
+        part, inside = self.place(index)
+        return part.where(inside)
+
+    def line(self, index: int) -> bytes:
+        part, inside = self.place(index)
+        return part.line(inside)
+
+    def member(self, index: int, name: str) -> bytes | None:
+        part, inside = self.place(index)
+        return part.member(inside, name)
+
+
+_OPENERS: dict[str, Callable[[Path], Source]] = {".jsonl": JsonlSource, ".ndjson": JsonlSource, ".tar": TarSource}
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
-    """The rows of a file, by its ending. Raises RowError for other endings and for files without rows."""
+    """The rows of a file, by its ending, or of all files that a pattern (`shards/*.tar`) names, in the order of names.
+
+    Raises RowError for other endings and for files without rows.
+    """
     found = Path(path)
+    if "*" in found.name and not found.exists():
+        files = sorted(found.parent.glob(found.name))
+        if not files:
+            raise RowError(f"{found}: no file has a name of this form")
+        return JoinedSource(found, [open_source(file) for file in files])
     if found.suffix not in _OPENERS:
         hint = (
             "; turn it into JSON lines with `watersmeet data convert`" if found.suffix in (".json", ".parquet") else ""
         )
         raise RowError(f"{found}: expected a file that ends in {', '.join(_OPENERS)}{hint}")
-    source: Source = _OPENERS[found.suffix](found)
+    source = _OPENERS[found.suffix](found)
     if not len(source):
         raise RowError(f"{found}: holds no rows")
     return source

@@ -228,3 +228,28 @@ def test_train_takes_the_same_flags(rows, tmp_path, capsys, monkeypatch):
     train_command(recipe, steps=3, batch_tokens=48, save_every=1, device="cpu", report=lambda line: None)
     assert {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()} == {"step-00000002", "step-00000003"}
     assert "tiny_data" in sys.modules
+
+
+def test_fault_26_what_was_written_is_read_back_before_a_run_says_finished(models, rows, kit, tmp_path, monkeypatch):
+    from watersmeet.core import checkpoint
+
+    whole = checkpoint._tensors
+
+    def spoiled(model, dtype):
+        tensors = whole(model, dtype)
+        name = next(name for name in tensors if name.startswith("embedders.image"))
+        return tensors | {name: tensors[name] + 1}
+
+    monkeypatch.setattr(checkpoint, "_tensors", spoiled)
+    with pytest.raises(CheckpointError, match="embedders.image.* is not what was trained"):
+        run(tmp_path, models.turns, rows([kit.talk("one?", "Yes.")]), steps=1)
+
+
+def test_fault_34_adapters_on_a_bfloat16_model_are_float32_and_so_are_their_moments(models, rows, kit, tmp_path):
+    from watersmeet.core.training.state import load_state
+
+    summary, _ = run(tmp_path, models.turns, rows([kit.talk("one?", "Yes.")]), steps=1, lora="r=2", config=None)
+    tensors, _ = load_state(summary.checkpoint)
+    trained = {name: t for name, t in tensors["model"].items() if "lora" in name}
+    assert trained and {t.dtype for t in (*trained.values(), *tensors["optimizer"].values())} == {torch.float32}
+    assert not any(name.endswith("original") for name in tensors["model"])  # what is frozen is not in checkpoints

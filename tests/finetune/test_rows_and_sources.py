@@ -320,3 +320,23 @@ def test_a_tar_of_samples(models, kit, tmp_path):
     path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(RowError, match="cannot be read as an uncompressed tar|row 1"):
         kit.open(path, models.turns)
+
+
+def test_shards_are_one_set(models, rows, kit, tmp_path):
+    (tmp_path / "good.png").write_bytes(kit.png())
+    rows([kit.about("good.png"), kit.talk("one?", "Yes.")], "part-0.jsonl")
+    rows([kit.about("gone.png")], "part-1.jsonl")
+    data = kit.open(tmp_path / "part-*.jsonl", models.turns)
+    data.work_in(tmp_path / "out")
+    assert len(data) == 3
+    for i in (0, 1):
+        data.sample(i, RNG)
+    with pytest.raises(DecodeError, match="part-1.jsonl row 1: .*gone.png"):
+        data.sample(2, RNG)
+    kept = json.loads((tmp_path / "out" / "quarantine.jsonl").read_text())
+    assert kept["row"] == 1 and kept["file"].endswith("part-1.jsonl")
+    rows(["{"], "part-2.jsonl")
+    with pytest.raises(RowError, match="1 of 4 rows.*part-2.jsonl row 1: is not JSON"):
+        kit.open(tmp_path / "part-*.jsonl", models.turns)
+    with pytest.raises(RowError, match="no file has a name"):
+        open_source(tmp_path / "other-*.jsonl")

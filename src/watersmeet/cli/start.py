@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Start:
     """A model to train. processor, files: what a checkpoint of it says besides weights. grafted_on: the directory whose
     files stay as they are, where only embedders that were added to it are trained. lora: the recipe of the adapters that
-    the model has, and base, the name of the model that they were put on."""
+    the model has. base: the name of the model that was there."""
 
     model: Model
     processor: dict[str, Any]
@@ -58,6 +58,25 @@ class Start:
             write_trained(self.grafted_on, out, dict(self.model.embedders.items()), replace=True)
             return
         save_checkpoint(out, self.model, self.model.config, self.processor, self.files, dtype=torch.bfloat16)
+        if self.base:
+            self._read_back(out)
+
+    def _read_back(self, out: Path) -> None:
+        """Load what was written the way every command does. Raises CheckpointError when it is not what was trained."""
+        import torch
+
+        from watersmeet.core.errors import CheckpointError
+        from watersmeet.pipelines.models.local import load_local
+
+        written = load_local(str(out), dtype=torch.bfloat16).model.state_dict()
+        for name, value in self.model.state_dict().items():
+            # embedders are bfloat16 in the file and float32 in a model; some tensors are float32 in both
+            forms = (value.cpu(), value.to("cpu", torch.bfloat16))
+            found = written.get(name)
+            if found is None or not any(torch.equal(found, form.to(found.dtype)) for form in forms):
+                raise CheckpointError(
+                    f"{out}: {name} is not what was trained after reading it back; is the disk full or failing?"
+                )
 
 
 def start_run(recipe: TrainConfig, dataset: Any) -> Start:
@@ -157,4 +176,5 @@ def _continued(recipe: TrainConfig, dataset: Any, modalities: Any, init: str) ->
         lora = recipe.lora
         add_lora(model, r=lora.r, alpha=lora.strength, targets=lora.targets)
         return Start(model=model, processor=processor, files=local.files, lora=lora, base=init)
-    return Start(model=model, processor=processor, files=local.files, grafted_on=folder if only_added else None)
+    grafted_on = folder if only_added else None
+    return Start(model=model, processor=processor, files=local.files, grafted_on=grafted_on, base=init)
