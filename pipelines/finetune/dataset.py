@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -197,15 +197,7 @@ class Conversations:
 
     def encode(self, part: Item, index: int) -> list[Span]:
         """Spans of a part. Raises DecodeError naming what is wrong with it."""
-        name = modality_for(part.kind, self.reading)
-        item: Any = part.value
-        if part.is_file:
-            item = self.media.find(item, lambda member: self.source.member(index, member))
-            spec = get_registry().modality(name)
-            if part.kind == "video" and not any(kind.startswith("video/") for kind in spec.media_types):
-                item = read_clip(item, self.video).frames
-        spans: list[Span] = self.reading.encoders[name].encode(item)
-        return spans
+        return encode_item(part, self.reading, self.media, self.video, lambda member: self.source.member(index, member))
 
     def _official_lesson(self, row: Row, encode: Any) -> Lesson:
         messages: list[dict[str, Any]] = []
@@ -281,6 +273,25 @@ class Conversations:
         # one write of one line, so that processes of one run can share the file
         with self._note.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+
+def encode_item(
+    part: Item,
+    reading: Reading,
+    media: Media,
+    video: Sampling,
+    member: Callable[[str], bytes | None] = lambda name: None,
+) -> list[Span]:
+    """Spans of something for a modality, the same for rows that are learnt and conversations that are answered."""
+    name = modality_for(part.kind, reading)
+    item: Any = part.value
+    if part.is_file:
+        item = media.find(item, member)
+        kinds = get_registry().modality(name).media_types
+        if part.kind == "video" and not any(kind.startswith("video/") for kind in kinds):
+            item = read_clip(item, video).frames
+    spans: list[Span] = reading.encoders[name].encode(item)
+    return spans
 
 
 def _part_learnt(turn: Any) -> bool:

@@ -110,15 +110,38 @@ def native_lesson(
     encoder: of what the model writes. encode: spans of an item. What opens a message is given, not learnt; what closes it
     is learnt like the message. Raises RowError for what this form cannot hold.
     """
-    _check(row, delimiters)
-    spans: list[Span] = []
-    weights: list[float] = []
+    answers = [index for index, turn in enumerate(row.turns) if turn.role == "assistant"]
+    if delimiters.alone and answers != [len(row.turns) - 1]:
+        raise RowError(
+            f"{row.where}: has {len(answers)} answers, but this model's vocabulary has no symbols that tell messages apart, "
+            "so a row may hold one, at its end; say which symbols do with turns.opening"
+        )
+    made = _weighed_spans(row, delimiters, encoder, encode, roles)
+    columns = tuple(torch.full((span.n,), weight) for span, weight in made)
+    return Lesson(spans=tuple(span for span, _ in made), weights=columns)
+
+
+def native_prompt(
+    row: Row, delimiters: Delimiters, encoder: Any, encode: Callable[[Item], Sequence[Span]]
+) -> list[Span]:
+    """Spans of a conversation up to where the model's next answer begins: what `native_lesson` puts before it."""
+    if delimiters.alone and any(turn.role == "assistant" for turn in row.turns):
+        raise RowError(
+            f"{row.where}: holds an answer already, but this model was trained on one question and one answer; ask anew"
+        )
+    spans = [span for span, _ in _weighed_spans(row, delimiters, encoder, encode, DEFAULT_ROLES)]
+    opening = delimiters.opening.get("assistant", ())
+    return [*spans, encoder.encode_markup(opening)] if opening else spans
+
+
+def _weighed_spans(
+    row: Row, delimiters: Delimiters, encoder: Any, encode: Callable[[Item], Sequence[Span]], roles: Mapping[str, float]
+) -> list[tuple[Span, float]]:
+    _check(row)
+    out: list[tuple[Span, float]] = []
 
     def add(fresh: Sequence[Span], weight: float) -> None:
-        for span in fresh:
-            if span.n:
-                spans.append(span)
-                weights.append(weight)
+        out.extend((span, weight) for span in fresh if span.n)
 
     def symbols(names: Sequence[str], weight: float) -> None:
         if names:
@@ -130,26 +153,26 @@ def native_lesson(
         symbols(delimiters.opening.get(turn.role, ()), 0.0)
         for place, part in enumerate(turn.parts):
             weight = own if part.weight is None else part.weight
+            where = f"{row.where}: messages[{index}].content[{place}]"
             if isinstance(part, Text):
                 add(encoder.encode(part.text), weight)
             elif isinstance(part, Symbols):
                 try:
                     symbols(part.names, weight)
                 except ConfigError as error:
-                    raise RowError(f"{row.where}: messages[{index}].content[{place}].symbols: {error}") from error
+                    raise RowError(f"{where}.symbols: {error}") from error
+            elif part.weight:
+                raise RowError(
+                    f"{where} of type {part.kind!r} has weight {part.weight:g}, but the model does not write such; leave "
+                    "the weight out"
+                )
             else:
-                if part.weight:
-                    raise RowError(
-                        f"{row.where}: messages[{index}].content[{place}] of type {part.kind!r} has weight "
-                        f"{part.weight:g}, but the model does not write such; leave the weight out"
-                    )
                 add(encode(part), 0.0)
         symbols(delimiters.closing.get(turn.role, ()), own)
-    columns = tuple(torch.full((span.n,), weight) for span, weight in zip(spans, weights, strict=True))
-    return Lesson(spans=tuple(spans), weights=columns)
+    return out
 
 
-def _check(row: Row, delimiters: Delimiters) -> None:
+def _check(row: Row) -> None:
     for index, turn in enumerate(row.turns):
         if turn.extra:
             name = next(iter(turn.extra))
@@ -158,9 +181,3 @@ def _check(row: Row, delimiters: Delimiters) -> None:
             )
     if row.tools:
         raise RowError(f"{row.where}: tools: this model's vocabulary has no form for them; leave them out")
-    answers = [index for index, turn in enumerate(row.turns) if turn.role == "assistant"]
-    if delimiters.alone and answers != [len(row.turns) - 1]:
-        raise RowError(
-            f"{row.where}: has {len(answers)} answers, but this model's vocabulary has no symbols that tell messages apart, "
-            "so a row may hold one, at its end; say which symbols do with turns.opening"
-        )

@@ -12,7 +12,7 @@ from watersmeet.core.errors import CheckpointError, UsageError
 from watersmeet.core.graft import read_processor
 from watersmeet.core.official.load import carried_files, is_official, read_official_config
 from watersmeet.core.official.shards import Shards
-from watersmeet.pipelines.models.local import find_local
+from watersmeet.pipelines.models.local import LocalModel, find_local
 from watersmeet.pipelines.models.modalities import TEXT, published_modalities
 from watersmeet.pipelines.models.official import modality_settings
 from watersmeet.pipelines.models.video import reads_clips
@@ -39,6 +39,19 @@ class Reading:
                 f"{self.name}: has no tokenizer files, so {self.output!r} cannot be encoded; put them there"
             )
         return self.encoders[self.output]
+
+
+def reading_of(local: LocalModel) -> Reading:
+    """The same of a model that is loaded."""
+    config = local.model.config
+    return Reading(
+        name=local.name,
+        encoders=local.encoders,
+        settings=local.recipe["modalities"],
+        recipe=local.recipe,
+        output=str(config.output_modality),
+        vocab_size=int(config.vocab_size),
+    )
 
 
 def read_folder(spec: str) -> Reading:

@@ -253,3 +253,21 @@ def test_fault_34_adapters_on_a_bfloat16_model_are_float32_and_so_are_their_mome
     trained = {name: t for name, t in tensors["model"].items() if "lora" in name}
     assert trained and {t.dtype for t in (*trained.values(), *tensors["optimizer"].values())} == {torch.float32}
     assert not any(name.endswith("original") for name in tensors["model"])  # what is frozen is not in checkpoints
+
+
+def test_generate_talks_in_the_form_that_was_trained(models, rows, kit, tmp_path, capsys):
+    path = rows(colours(kit, tmp_path))
+    run(tmp_path, models.turns, path, steps=40)
+    made = str(tmp_path / "run" / "model")
+    for colour in ("red", "blue"):
+        asked = tmp_path / f"{colour}.json"
+        asked.write_text(json.dumps(kit.about(f"{colour}.png")["messages"][:1]))
+        assert main(["generate", "--model", made, "--messages", str(asked), "--greedy", "--max-new", "12"]) == 0
+        assert capsys.readouterr().out == f"It is {colour}.\n"
+    assert main(["generate", "--model", made, "--messages", str(asked), "--greedy", "--max-new", "12", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["message"] == {"role": "assistant", "content": "It is blue."} and document["finished"]
+    assert main(["generate", "--model", made, "--chat", "What?", "--greedy", "--max-new", "3"]) == 0
+    capsys.readouterr()
+    assert main(["generate", "--model", made, "--chat", "What?", "--effort", "low"]) == 2
+    assert "official models" in capsys.readouterr().err

@@ -53,10 +53,13 @@ def generate_command(request: Request) -> None:
     is loaded; then what loading and the chat form raise.
     """
     from watersmeet.cli.talk import answer, read_messages
+    from watersmeet.cli.turns import answer_in_turns, own_turns, read_asked
 
     _check(request)
     lists = None if request.ids is None else read_ids(request.ids)
-    talk = None if request.messages is None else read_messages(request.messages)
+    turns = own_turns(request.model) if request.chat or request.messages is not None else None
+    asked = None if turns is None else read_asked(request)
+    talk = None if request.messages is None or asked is not None else read_messages(request.messages)
     import torch
 
     from watersmeet.pipelines.models.local import find_local, load_local
@@ -75,6 +78,8 @@ def generate_command(request: Request) -> None:
         )
     if lists is not None:
         _continue_ids(request, local, lists)
+    elif turns is not None and asked is not None:
+        answer_in_turns(request, local, turns, asked)
     elif request.chat or talk is not None:
         answer(request, local, talk)
     else:
