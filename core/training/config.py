@@ -57,6 +57,7 @@ class OptimizerSection:
     `per_head` cuts q/k/v projections into heads, `split_kv` cuts a head of `kv_b_proj` into its K and V part.
     `ns_dtype` is the dtype of the Newton-Schulz iteration: "bfloat16", "float32", or "auto": bfloat16 where the machine
     multiplies it in hardware (measured 4x faster with AMX).
+    `muon` off trains every matrix with AdamW, at `adamw_lr` and `adamw_weight_decay`; it is there to compare with.
     `qk_clip` is the largest attention logit a head of full attention may keep after an update (see qk_clip.py); 0: any.
     `head_rate` above 0 lets the gradient statistics of a head scale its step, see `head_rate.py`; 0: all heads alike.
     """
@@ -71,6 +72,7 @@ class OptimizerSection:
     ns_dtype: str = "auto"
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
+    muon: bool = True
     per_head: bool = True
     split_kv: bool = True
     clip_norm: float = 1.0
@@ -90,9 +92,10 @@ class OptimizerSection:
         _at_least("optimizer", self, ns_steps=1)
         if not 0 <= self.head_rate <= 1:
             raise ConfigError(f"optimizer.head_rate is {self.head_rate}, expected 0 <= x <= 1")
-        if self.head_rate and not self.per_head:
+        if self.head_rate and not (self.muon and self.per_head):
             raise ConfigError(
-                "optimizer.head_rate is set but optimizer.per_head is off; heads then have no step of their own"
+                "optimizer.head_rate is set but optimizer.per_head or optimizer.muon is off; heads then have no step of "
+                "their own"
             )
 
 

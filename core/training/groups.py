@@ -116,11 +116,16 @@ def _rows(rule: _Rule, shape: tuple[int, ...], config: Any, per_head: bool, spli
 
 
 def plan_parameters(
-    named_params: Iterable[tuple[str, torch.Tensor]], config: Any, *, per_head: bool = True, split_kv: bool = True
+    named_params: Iterable[tuple[str, torch.Tensor]],
+    config: Any,
+    *,
+    per_head: bool = True,
+    split_kv: bool = True,
+    muon: bool = True,
 ) -> dict[str, ParamPlan]:
     """One plan a trainable parameter, by name.
 
-    `config` is the model's configuration (layer kinds and head sizes). Raises WatersmeetError naming the first
+    `config` is the model's configuration (layer kinds and head sizes). Without `muon` its matrices go to AdamW. Raises WatersmeetError naming the first
     parameter that no rule matches or whose shape does not divide into its heads.
     """
     plans: dict[str, ParamPlan] = {}
@@ -144,6 +149,8 @@ def plan_parameters(
                 )
             if min(*rows, shape[-1]) < 2:  # a row or column has no orthogonal factor worth the name
                 kind, rows, label = "adamw", (), f"{label}, degenerate"
+        if not muon:
+            kind, rows = "adamw", ()
         decay = kind == "muon" or (rule.decay and len(shape) >= 2)
         plans[name] = ParamPlan(name=name, kind=kind, rule=label, shape=shape, rows=rows, decay=decay)
     return plans

@@ -138,8 +138,13 @@ class Trainer:
             model.config,
             per_head=config.optimizer.per_head,
             split_kv=config.optimizer.split_kv,
+            muon=config.optimizer.muon,
         )
-        if config.optimizer.per_head and all(param.requires_grad for param in model.parameters()):
+        if (
+            config.optimizer.muon
+            and config.optimizer.per_head
+            and all(param.requires_grad for param in model.parameters())
+        ):
             check_layers(self.plans, model.config)
         self.module: nn.Module = _LossModule(model)
         if self.world > 1 and config.run.sharding == "fsdp2":
