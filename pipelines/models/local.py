@@ -101,7 +101,8 @@ def load_local(
         for name, settings in modalities.items()
         if name != "text" or not wordless
     }
-    described = None if kept is None else OfficialConfig.from_dict(kept, loaded.config)
+    # a published configuration names no modality
+    described = None if kept is None else OfficialConfig.from_dict(kept, loaded.config.replace(output_modality=""))
     ends = getattr(encoders.get(loaded.config.output_modality), "eos_id", -1)
     return LocalModel(
         name=spec,

@@ -10,7 +10,7 @@ import torch
 from watersmeet.__main__ import main
 from watersmeet.cli.finetune import Request, finetune_command
 from watersmeet.core.errors import CheckpointError, ConfigError, UsageError
-from watersmeet.core.stream import Stream, pack
+from watersmeet.core.stream import pack
 from watersmeet.core.training.log import read_log
 from watersmeet.pipelines.models.local import load_local
 
@@ -75,6 +75,9 @@ def test_rows_to_a_model_that_loads_and_has_learnt(models, rows, kit, tmp_path, 
     # what the run wrote can be the start of the next one, and says how it is read
     again = kit.open(path, str(tmp_path / "run" / "model"))
     assert again.processor == data.processor and again.modalities == data.modalities
+    if model in ("k2", "k3"):
+        # reads back and compares by itself
+        assert main(["export", "--model", str(tmp_path / "run" / "model"), "--out", str(tmp_path / "published")]) == 0
 
 
 def test_the_same_command_goes_on_and_other_rows_are_refused(models, rows, kit, tmp_path):
@@ -192,21 +195,6 @@ def test_a_quarantined_picture_does_not_end_a_run(models, rows, kit, tmp_path):
     assert json.loads(line)["row"] == 8
     notes = [r for r in read_log(tmp_path / "run" / "log.jsonl") if r["kind"] == "note"]
     assert any("row 8" in note["bad_sample"] for note in notes)
-
-
-def test_the_trained_model_answers_from_the_same_prompt(models, rows, kit, tmp_path):
-    """What was trained is asked with the spans that came before the answer in training."""
-    from watersmeet.core.generate import generate
-
-    path = rows(colours(kit, tmp_path))
-    run(tmp_path, models.turns, path, steps=40)
-    local = load_local(str(tmp_path / "run" / "model"))
-    data = kit.open(path, str(tmp_path / "run" / "model"))
-    for index, colour in enumerate(("red", "blue")):
-        made = data.lesson(index)
-        prompt = [span for span, weight in zip(made.spans, made.weights, strict=True) if not bool(weight.any())]
-        [found] = generate(local.model, [Stream(spans=tuple(prompt))], max_new_tokens=12, eos_id=local.stop_ids)
-        assert data.reading.writer.vocabulary.bytes_of(found.ids).decode() == f"It is {colour}."
 
 
 def test_train_takes_the_same_flags(rows, tmp_path, capsys, monkeypatch):

@@ -79,10 +79,16 @@ def run_recipe(
 
     check_device(device)
     how: dict[str, Any] = {"device": device, "fresh": fresh, "max_minutes": max_minutes, "train_set": train_set}
+    if report is None and os.environ.get("RANK", "0") != "0":
+        report = _say_nothing  # one process of a run speaks for all
     if report is not None:
         return _run(recipe, report=report, on_step=None, **how)
     with show_steps(recipe.schedule.steps) as (on_step, say):
         return _run(recipe, report=say, on_step=on_step, **how)
+
+
+def _say_nothing(line: str) -> None:
+    pass
 
 
 def _run(
