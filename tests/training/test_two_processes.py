@@ -105,6 +105,13 @@ def test_options_a_missing_modality_and_an_idle_expert_change_nothing(tmp_path, 
 
 
 @pytest.mark.slow
+def test_adapters_in_two_processes_are_those_of_one(tmp_path):
+    start(["ddp-lora", "fsdp2-lora"], tmp_path)
+    for case in ("ddp-lora", "fsdp2-lora"):
+        compare(case, tmp_path, bits=case == "ddp-lora")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_interrupted_and_resumed_twice_is_the_unbroken_run_to_the_bit(tmp_path, kind):
     start([f"resume-{kind}"], tmp_path)

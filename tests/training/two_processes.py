@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_trainer import recipe
 from tiny_data import Echo, micro_model
 
+from watersmeet.core.training.lora import add_lora
 from watersmeet.core.training.packing import Packer
 from watersmeet.core.training.sharding import local_rows, whole_tensors
 from watersmeet.core.training.trainer import Trainer, seed_everything
@@ -53,6 +54,8 @@ def build(out, data="echo", idle_expert=False, **changes):
     config = recipe(out, **{**COMMON, **changes})
     seed_everything(config.seed)
     model = micro_model()
+    if config.lora.r:
+        add_lora(model, r=config.lora.r, alpha=config.lora.strength, targets=config.lora.targets)
     if idle_expert:
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
@@ -91,6 +94,8 @@ CASES = {
     "ddp-accumulate": (1, {"batch.accumulate": 2}),
     "ddp-options": (3, {"optimizer.head_rate": 0.5, "experts.clip": 2.0, "experts.warmup": 0.4}),
     "ddp-kinds": (3, {"data": "kinds"}),
+    "ddp-lora": (3, {"lora.r": 2}),
+    "fsdp2-lora": (3, {"run.sharding": "fsdp2", "lora.r": 2}),
     "ddp-idle": (2, {"idle_expert": True, "experts.balance": "none"}),
     "fsdp2": (3, {"run.sharding": "fsdp2"}),
     "fsdp2-accumulate": (1, {"run.sharding": "fsdp2", "batch.accumulate": 2}),

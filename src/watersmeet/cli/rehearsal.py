@@ -142,7 +142,9 @@ def trainable_lines(model: Model, recipe: TrainConfig) -> list[str]:
     lines += [f"{part:<28}{count:>14,}{trained[part]:>14,}" for part, count in whole.items()]
     lines.append(f"{'all':<28}{whole.total():>14,}{trained.total():>14,}")
     o = recipe.optimizer
-    plans = plan_parameters(model.named_parameters(), model.config, per_head=o.per_head, split_kv=o.split_kv)
+    plans = plan_parameters(
+        model.named_parameters(), model.config, per_head=o.per_head, split_kv=o.split_kv, muon=o.muon
+    )
     return [*lines, "", *group_table(plans).splitlines()]
 
 
@@ -192,7 +194,9 @@ def cost_lines(model: Model, dataset: Dataset, recipe: TrainConfig, found: Stati
     """Steps, epochs, memory and time, from one real micro-batch on this machine."""
     seconds, activations = _one_step(model, dataset, recipe, device)
     o = recipe.optimizer
-    plans = plan_parameters(model.named_parameters(), model.config, per_head=o.per_head, split_kv=o.split_kv)
+    plans = plan_parameters(
+        model.named_parameters(), model.config, per_head=o.per_head, split_kv=o.split_kv, muon=o.muon
+    )
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     state = sum(sizes[name] * (4 if plan.kind == "muon" else 8) for name, plan in plans.items())
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
