@@ -13,7 +13,7 @@ from watersmeet.plugins import hookspecs
 from watersmeet.plugins.loader import Choice, Found, load_plugin
 
 # pictures of results are made when there is a result
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/kernels.md", "docs/layout.md", "docs/official.md", "docs/training.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/kernels.md", "docs/layout.md", "docs/official.md", "docs/runs.md", "docs/training.md")
 
 
 def blocks(root, language):
