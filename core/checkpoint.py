@@ -104,11 +104,11 @@ def load_checkpoint(
     Raises CheckpointError naming the file, and the tensors that are missing, unknown or of another shape.
     """
     path = Path(directory)
-    config = ModelConfig.from_json(_read(path / CONFIG).decode())
+    config = ModelConfig.from_json(_read(path / CONFIG))
     try:
         description = json.loads(_read(path / PROCESSOR))
         processor, names = dict(description["processor"]), list(description["files"])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / PROCESSOR}: not the description of a processor ({error!r})") from error
     files = {name: _read(path / Path(name).name) for name in names}
     embedders = {

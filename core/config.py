@@ -79,6 +79,7 @@ class ModelConfig:
     full_attention: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check_numbers()
         if self.full_attention_layers is None:
             last = self.num_hidden_layers - 1
             derived = tuple(i for i in range(self.num_hidden_layers) if i % 4 == 3 or i == last)
@@ -87,7 +88,8 @@ class ModelConfig:
         object.__setattr__(self, "full_attention", frozenset(self.full_attention_layers or ()))
         self._check()
 
-    def _check(self) -> None:
+    def _check_numbers(self) -> None:
+        """Types and ranges of single fields, before anything is derived from them."""
         optional = {"attn_res_block_size", "kda_gate_rank", "q_lora_rank", "routed_expert_hidden_size"}
         may_be_zero = {"num_shared_experts", "first_k_dense_replace", "qk_rope_head_dim", "qk_nope_head_dim"}
         for item in fields(self):
@@ -97,6 +99,18 @@ class ModelConfig:
             low = 0 if item.name in may_be_zero else 1
             if not isinstance(value, int) or isinstance(value, bool) or value < low:
                 raise ConfigError(f"model config: {item.name} is {value!r}, expected an integer of at least {low}")
+            if value > _MAX_SIZE:
+                raise ConfigError(f"model config: {item.name} is {value}, expected at most {_MAX_SIZE}")
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.type not in ("float", "float | None") or (value is None and item.type == "float | None"):
+                continue
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+                raise ConfigError(f"model config: {item.name} is {value!r}, expected a finite number")
+            if item.name in _POSITIVE and value <= 0:
+                raise ConfigError(f"model config: {item.name} is {value!r}, expected a number above 0")
+
+    def _check(self) -> None:
         outside = [i for i in self.full_attention if not 0 <= i < self.num_hidden_layers]
         if outside:
             raise ConfigError(
@@ -175,17 +189,20 @@ class ModelConfig:
         return cls(**{**values, "full_attention_layers": None if layers is None else tuple(layers)})
 
     @classmethod
-    def from_json(cls, text: str) -> ModelConfig:
+    def from_json(cls, text: str | bytes) -> ModelConfig:
         """Read the text of a config.json."""
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"model config: config.json is not JSON ({error})") from error
         if not isinstance(values, dict):
             raise ConfigError(f"model config: config.json holds a {type(values).__name__}, expected an object")
         return cls.from_dict(values)
 
 
+_POSITIVE = {"rms_norm_eps", "mla_norm_eps", "routed_scaling_factor", "situ_beta", "situ_linear_beta"}
+_MAX_SIZE = 1 << 24
+"""Far above every size of the family; what is larger is damage and would be computed with for ever."""
 _NAMES = {item.name for item in fields(ModelConfig) if item.init}
 _REQUIRED = {item.name for item in fields(ModelConfig) if item.init and item.default is MISSING}
 

@@ -141,7 +141,7 @@ def _parse(path: Path) -> dict[str, Any]:
         raw = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a config.json") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON ({error})") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: holds a {type(raw).__name__}, expected an object")

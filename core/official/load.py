@@ -43,7 +43,7 @@ def is_official(directory: str | os.PathLike[str]) -> bool:
     """Whether a model directory is in the published layout: its config.json does not carry our own format number."""
     try:
         raw = json.loads((Path(directory) / "config.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(raw, dict) and "watersmeet_format" not in raw
 
@@ -56,9 +56,13 @@ def read_official_config(directory: str | os.PathLike[str], shards: Shards | Non
     if (path / "generation_config.json").is_file():
         try:
             generation = json.loads((path / "generation_config.json").read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path / 'generation_config.json'}: not JSON ({error})") from error
-    return read_config(path, shapes, generation if isinstance(generation, dict) else None)
+        if not isinstance(generation, dict):
+            raise CheckpointError(
+                f"{path / 'generation_config.json'}: holds a {type(generation).__name__}, expected an object"
+            )
+    return read_config(path, shapes, generation)
 
 
 def load_official(

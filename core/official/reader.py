@@ -140,6 +140,11 @@ class Reader:
                     )
             kda, full = lists["kda_layers"] or (), lists["full_attn_layers"] or ()
             every = sorted([*kda, *full])
+            if layers > len(every):
+                raise ConfigError(
+                    f"config.json: {self.where}num_hidden_layers is {layers} but linear_attn_config.kda_layers and "
+                    f"full_attn_layers name {len(every)} layers, expected every layer of 1..{layers} exactly once"
+                )
             if every != list(range(1, layers + 1)):
                 wrong = next((i for i in range(1, layers + 1) if every.count(i) != 1), None)
                 raise ConfigError(
@@ -238,6 +243,7 @@ class Reader:
             none: dict[str, Any] = {"num_experts": 2, "num_experts_per_token": 1, "num_shared_experts": 0}
             none |= {"moe_intermediate_size": 1, "first_k_dense_replace": layers}
             return none | {"intermediate_size": self.need("intermediate_size")}
+        self.check_experts(experts)
         dense = self.dense_layers(layers)
         latent = self.maybe("routed_expert_hidden_size")
         norm = True
@@ -257,6 +263,14 @@ class Reader:
             "latent_norm": norm,
             "routed_scaling_factor": self.need("routed_scaling_factor"),
         }
+
+    def check_experts(self, experts: Any) -> None:
+        """The number of experts against the names of the tensors, before a name is made for each."""
+        named = [int(match[1]) for name in self.names or () if (match := re.search(r"\.experts\.(\d+)\.", name))]
+        if named and isinstance(experts, int) and experts > 2 * (max(named) + 1):
+            raise ConfigError(
+                f"config.json: {self.where}num_experts is {experts}, but the tensors name {max(named) + 1} experts in a layer"
+            )
 
     def activation(self) -> dict[str, Any]:
         name = self.need("hidden_act")

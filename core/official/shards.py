@@ -63,7 +63,7 @@ class Shards:
         path = self.directory / INDEX
         try:
             placed = json.loads(path.read_bytes())["weight_map"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(
                 f"{path}: not an index of shards ({error!r}); expected an object with weight_map"
             ) from error
@@ -177,7 +177,7 @@ def read_header(path: Path) -> dict[str, Stored]:
             values = json.loads(file.read(length))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a safetensors file, its header is no JSON ({error})") from error
     out, end = {}, 0
     try:

@@ -13,7 +13,16 @@ from watersmeet.plugins import hookspecs
 from watersmeet.plugins.loader import Choice, Found, load_plugin
 
 # pictures of results are made when there is a result
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/kernels.md", "docs/layout.md", "docs/official.md", "docs/runs.md", "docs/training.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/kernels.md",
+    "docs/layout.md",
+    "docs/official.md",
+    "docs/runs.md",
+    "docs/training.md",
+)
 
 
 def blocks(root, language):
@@ -96,7 +105,9 @@ def test_files_that_documents_name_exist(root, rooms):
     missing = []
     for name in DOCUMENTS:
         text = (root / name).read_text(encoding="utf-8")
-        for path in re.findall(rf"(?<![\w/])(?:{'|'.join(rooms)}|src|configs|examples|docs|scripts|tests)/[\w./-]*\w", text):
+        for path in re.findall(
+            rf"(?<![\w/])(?:{'|'.join(rooms)}|src|configs|examples|docs|scripts|tests)/[\w./-]*\w", text
+        ):
             if not (root / path).exists():
                 missing.append(f"{name}: {path}")
     assert missing == []
