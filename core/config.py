@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
@@ -93,7 +94,7 @@ class ModelConfig:
         optional = {"attn_res_block_size", "kda_gate_rank", "q_lora_rank", "routed_expert_hidden_size"}
         may_be_zero = {"num_shared_experts", "first_k_dense_replace", "qk_rope_head_dim", "qk_nope_head_dim"}
         for item in fields(self):
-            value = getattr(self, item.name)
+            value = getattr(self, item.name, None)
             if item.type not in ("int", "int | None") or (value is None and item.name in optional):
                 continue
             low = 0 if item.name in may_be_zero else 1
@@ -102,7 +103,7 @@ class ModelConfig:
             if value > _MAX_SIZE:
                 raise ConfigError(f"model config: {item.name} is {value}, expected at most {_MAX_SIZE}")
         for item in fields(self):
-            value = getattr(self, item.name)
+            value = getattr(self, item.name, None)
             if item.type not in ("float", "float | None") or (value is None and item.type == "float | None"):
                 continue
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -139,17 +140,12 @@ class Reader:
                         f"config.json: {label} names layer {outside[0]}, expected 1..{layers} (counted from 1)"
                     )
             kda, full = lists["kda_layers"] or (), lists["full_attn_layers"] or ()
-            every = sorted([*kda, *full])
-            if layers > len(every):
-                raise ConfigError(
-                    f"config.json: {self.where}num_hidden_layers is {layers} but linear_attn_config.kda_layers and "
-                    f"full_attn_layers name {len(every)} layers, expected every layer of 1..{layers} exactly once"
-                )
-            if every != list(range(1, layers + 1)):
-                wrong = next((i for i in range(1, layers + 1) if every.count(i) != 1), None)
+            times = Counter([*kda, *full])
+            # stops at the first gap, so a number of layers that is damage costs nothing
+            if (wrong := next((i for i in range(1, layers + 1) if times[i] != 1), None)) is not None:
                 raise ConfigError(
                     f"config.json: {self.where}linear_attn_config.kda_layers and full_attn_layers name layer {wrong} "
-                    f"{every.count(wrong or 0)} times, expected every layer of 1..{layers} exactly once"
+                    f"{times[wrong]} times, expected every layer of 1..{layers} exactly once"
                 )
             found["linear_attn_config.full_attn_layers"] = tuple(i - 1 for i in sorted(full))
         if (types := self.text.get("layer_types")) is not None:
@@ -266,6 +262,7 @@ class Reader:
 
     def check_experts(self, experts: Any) -> None:
         """The number of experts against the names of the tensors, before a name is made for each."""
+        # a few experts that are not there are listed by their tensors later
         named = [int(match[1]) for name in self.names or () if (match := re.search(r"\.experts\.(\d+)\.", name))]
         if named and isinstance(experts, int) and experts > 2 * (max(named) + 1):
             raise ConfigError(

@@ -36,11 +36,26 @@ def test_json_round_trip(name):
         ({"num_experts_per_token": 6}, "num_experts"),
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"colour": 1}, "colour"),
+        ({"hidden_size": 10**30}, "hidden_size is 10+, expected at most"),
+        ({"num_hidden_layers": 10**9, "full_attention_layers": None}, "num_hidden_layers is 10+, expected at most"),
+        ({"num_hidden_layers": "5", "full_attention_layers": None}, "num_hidden_layers is '5'"),
+        ({"rms_norm_eps": -1e-5}, "rms_norm_eps is -1e-05, expected a number above 0"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps is '1e-5', expected a finite number"),
+        ({"routed_scaling_factor": float("nan")}, "routed_scaling_factor is nan, expected a finite number"),
+        ({"routed_scaling_factor": 0}, "routed_scaling_factor"),
+        ({"gate_lower_bound": "-5"}, "gate_lower_bound is '-5', expected a finite number"),
+        ({"situ_beta": float("inf")}, "situ_beta"),
     ],
 )
 def test_errors_name_the_field(change, words):
     with pytest.raises(ConfigError, match=words):
         preset("micro").replace(**change)
+
+
+@pytest.mark.parametrize("text", ["[" * 100000, b"\xff\xfe\x00", "{"])
+def test_texts_that_are_no_json(text):
+    with pytest.raises(ConfigError, match="not JSON"):
+        ModelConfig.from_json(text)
 
 
 def test_unknown_and_missing_fields_of_a_file():

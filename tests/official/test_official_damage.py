@@ -133,12 +133,60 @@ def other_family(directory):
     return "model_type is 'llama', a model of another family"
 
 
+def config_is_a_tower_of_brackets(directory):
+    (directory / "config.json").write_text("[" * 100_000)
+    return "not JSON"
+
+
+def index_is_a_tower_of_brackets(directory):
+    (directory / INDEX).write_text("[" * 100_000)
+    return "not an index of shards"
+
+
+def header_is_a_tower_of_brackets(directory):
+    text = b"[" * 100_000
+    shard(directory).write_bytes(len(text).to_bytes(8, "little") + text)
+    return "its header is no JSON"
+
+
+def generation_config_is_a_list(directory):
+    (directory / "generation_config.json").write_text("[]")
+    return "generation_config.json: holds a list, expected an object"
+
+
+def change_config(directory, **fields):
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def more_layers_than_memory(directory):
+    change_config(directory, num_hidden_layers=10**9)
+    return "0 times, expected every layer of 1..1000000000 exactly once"
+
+
+def more_experts_than_memory(directory):
+    change_config(directory, num_experts=10**7)
+    return "num_experts is 10000000, but the tensors name"
+
+
+def wider_than_memory(directory):
+    change_config(directory, hidden_size=10**30)
+    return "hidden_size is 1000000000000000000000000000000, expected at most"
+
+
+def scale_is_no_number(directory):
+    change_config(directory, routed_scaling_factor=float("nan"))
+    return "routed_scaling_factor is nan, expected a finite number"
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         cut, cut_to_nothing, cut_header, longer, gone, index_names_more, index_names_less, index_leads_away,
         index_is_no_json, no_index, pickled, pickle_under_another_name, torch_file_as_shard, pitfall_59_gguf, no_weights,
-        config_is_no_json, other_family,
+        config_is_no_json, other_family, config_is_a_tower_of_brackets, index_is_a_tower_of_brackets,
+        header_is_a_tower_of_brackets, generation_config_is_a_list, more_layers_than_memory, more_experts_than_memory,
+        wider_than_memory, scale_is_no_number,
     ],
     ids=lambda f: f.__name__,
 )  # fmt: skip
