@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -138,7 +139,7 @@ def write_config(official: OfficialConfig, *, mxfp4: bool = False, dtype: str = 
 def _parse(path: Path) -> dict[str, Any]:
     path = path / "config.json" if path.is_dir() else path
     try:
-        raw = json.loads(path.read_bytes())
+        raw = json.loads(path.read_bytes(), object_pairs_hook=_once)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a config.json") from error
     except (ValueError, RecursionError) as error:
@@ -146,6 +147,14 @@ def _parse(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: holds a {type(raw).__name__}, expected an object")
     return raw
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose fields each stand there once; of two, every reader would choose its own."""
+    if len(out := dict(pairs)) != len(pairs):
+        twice = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ConfigError(f"config.json: {twice} stands there more than once; keep the one that is meant")
+    return out
 
 
 def _check_family(raw: Mapping[str, Any]) -> None:
@@ -174,8 +183,13 @@ def _check_quantisation(raw: Mapping[str, Any], text: Mapping[str, Any]) -> None
             raise ConfigError(
                 f"config.json: {where}quantization_config.format is {kind!r}, but only {MXFP4['format']!r} can be decoded"
             )
-        for group in dict(found.get("config_groups") or {}).values():
-            weights = group.get("weights") or {}
+        groups = found.get("config_groups") or {}
+        for group in groups.values() if isinstance(groups, Mapping) else [groups]:
+            weights = (group.get("weights") or {}) if isinstance(group, Mapping) else group
+            if not isinstance(weights, Mapping):
+                raise ConfigError(
+                    f"config.json: {where}quantization_config.config_groups holds {weights!r}, expected objects with weights"
+                )
             for name in ("num_bits", "group_size"):
                 wanted = MXFP4["config_groups"]["group_0"]["weights"][name]
                 if weights.get(name, wanted) != wanted:

@@ -65,8 +65,7 @@ class Reader:
         return default if value is _MISSING else value
 
     def positions(self) -> int | None:
-        found: int | None = self.maybe("max_positions")
-        return found
+        return None if self.maybe("max_positions") is None else self.count("max_positions")
 
     def both(self, inner: str, outer: str) -> Any:
         """A number that stands in `linear_attn_config` or beside it under another name."""
@@ -92,7 +91,8 @@ class Reader:
                 "latent attention has one key and value head for each query head"
             )
         nope, rope = self.need("qk_nope_head_dim"), self.need("qk_rope_head_dim")
-        if (width := self.maybe("qk_head_dim")) is not None and width != nope + rope:
+        whole = type(nope) is int and type(rope) is int  # else ModelConfig says which one is no number
+        if whole and (width := self.maybe("qk_head_dim")) is not None and width != nope + rope:
             raise ConfigError(
                 f"config.json: {self.where}qk_head_dim is {width!r} but qk_nope_head_dim + qk_rope_head_dim is {nope + rope}"
             )
@@ -123,7 +123,8 @@ class Reader:
     def count(self, name: str) -> int:
         value = self.need(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"config.json: {self.where}{name} is {value!r}, expected a positive integer")
+            found = next((alias for alias in ALIASES.get(name, (name,)) if self.text.get(alias) is not None), name)
+            raise ConfigError(f"config.json: {self.where}{found} is {value!r}, expected a positive integer")
         return value
 
     def full_layers(self, layers: int) -> tuple[int, ...]:
@@ -149,8 +150,8 @@ class Reader:
                 )
             found["linear_attn_config.full_attn_layers"] = tuple(i - 1 for i in sorted(full))
         if (types := self.text.get("layer_types")) is not None:
-            kinds = {"full_attention", "linear_attention"}
-            if not isinstance(types, (list, tuple)) or len(types) != layers or not set(types) <= kinds:
+            kinds = ("full_attention", "linear_attention")
+            if not isinstance(types, (list, tuple)) or len(types) != layers or not all(t in kinds for t in types):
                 raise ConfigError(
                     f"config.json: {self.where}layer_types is {types!r}, expected {layers} times "
                     "'full_attention' or 'linear_attention'"
@@ -204,9 +205,12 @@ class Reader:
     def dense_layers(self, layers: int) -> int:
         """How many of the first layers have a dense feed-forward."""
         stated = self.text.get("first_k_dense_replace")
+        if stated is not None and (not isinstance(stated, int) or isinstance(stated, bool) or stated < 0):
+            raise ConfigError(f"config.json: {self.where}first_k_dense_replace is {stated!r}, expected an integer >= 0")
         types = self.text.get("mlp_layer_types")
         if types is not None:
-            if not isinstance(types, (list, tuple)) or len(types) != layers or not set(types) <= {"dense", "sparse"}:
+            kinds = ("dense", "sparse")
+            if not isinstance(types, (list, tuple)) or len(types) != layers or not all(t in kinds for t in types):
                 raise ConfigError(
                     f"config.json: {self.where}mlp_layer_types is {types!r}, expected {layers} times 'dense' or 'sparse'"
                 )
@@ -223,8 +227,6 @@ class Reader:
             if self.names is None:
                 raise ConfigError(f"config.json: {self.where}first_k_dense_replace is missing")
             return next((i for i in range(layers) if self._named(r"(block_sparse_moe|mlp)\.gate\.", [i])), layers)
-        if not isinstance(stated, int) or isinstance(stated, bool) or stated < 0:
-            raise ConfigError(f"config.json: {self.where}first_k_dense_replace is {stated!r}, expected an integer >= 0")
         return min(stated, layers)
 
     def feed_forward(self, layers: int) -> dict[str, Any]:

@@ -159,6 +159,42 @@ def change_config(directory, **fields):
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
+STRANGE = {
+    "qk_nope_head_dim": ({"qk_nope_head_dim": "16", "qk_head_dim": 24}, "qk_nope_head_dim is '16'"),
+    "layer_types": ({"layer_types": [["full_attention"]] * 4}, "layer_types is [["),
+    "mlp_layer_types": ({"mlp_layer_types": [["dense"]] * 4}, "mlp_layer_types is [["),
+    "first_k_dense_replace": (
+        {"first_k_dense_replace": "1", "mlp_layer_types": ["dense", *["sparse"] * 3]},
+        "first_k_dense_replace is '1', expected an integer",
+    ),
+    "model_max_length": ({"model_max_length": "lots"}, "model_max_length is 'lots', expected a positive integer"),
+    "groups": (
+        {"quantization_config": {"format": "mxfp4-pack-quantized", "config_groups": [1]}},
+        "quantization_config.config_groups holds [1]",
+    ),
+    "group": (
+        {"quantization_config": {"format": "mxfp4-pack-quantized", "config_groups": {"a": {"weights": 3}}}},
+        "quantization_config.config_groups holds 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("field", STRANGE)
+def test_fields_of_another_type(field, shapes, copy, tools, unread):
+    directory = copy(shapes.linear)
+    fields, says = STRANGE[field]
+    change_config(directory, **fields)
+    with pytest.raises(WatersmeetError) as caught:
+        tools.load(directory)
+    assert says in str(caught.value)
+
+
+def a_field_stands_twice(directory):
+    path = directory / "config.json"
+    path.write_text(path.read_text().rstrip().removesuffix("}") + ', "rms_norm_eps": 0.1}')
+    return "rms_norm_eps stands there more than once"
+
+
 def more_layers_than_memory(directory):
     change_config(directory, num_hidden_layers=10**9)
     return "0 times, expected every layer of 1..1000000000 exactly once"
@@ -186,7 +222,7 @@ def scale_is_no_number(directory):
         index_is_no_json, no_index, pickled, pickle_under_another_name, torch_file_as_shard, pitfall_59_gguf, no_weights,
         config_is_no_json, other_family, config_is_a_tower_of_brackets, index_is_a_tower_of_brackets,
         header_is_a_tower_of_brackets, generation_config_is_a_list, more_layers_than_memory, more_experts_than_memory,
-        wider_than_memory, scale_is_no_number,
+        wider_than_memory, scale_is_no_number, a_field_stands_twice,
     ],
     ids=lambda f: f.__name__,
 )  # fmt: skip
