@@ -21,9 +21,10 @@ from toy import Results, arguments, make_trainer, table, tiny_config
 from watersmeet.core.errors import WatersmeetError
 
 
-def measure(threshold: float, rate: float, seed: int, steps: int) -> dict[str, Any]:
+def measure(threshold: float, passes: int, rate: float, seed: int, steps: int) -> dict[str, Any]:
     options = {
         "optimizer.qk_clip": threshold,
+        "optimizer.qk_passes": passes,
         "optimizer.lr": rate,
         "optimizer.weight_decay": 0.0,
         "run.measure_every": 1,
@@ -84,10 +85,14 @@ def main() -> None:
     rate = 0.3
     results = Results(given.out / f"qk-clip{'-quick' if given.quick else ''}.jsonl")
     rows, curves = [], {}
-    for name, threshold in (("without", 0.0), ("QK-Clip 100", 100.0)):
+    for name, threshold in (
+        ("without", (0.0, 0)),
+        ("QK-Clip 100", (100.0, 0)),
+        ("QK-Clip 100, up to 3 passes", (100.0, 3)),
+    ):
         for seed in range(1, given.seeds + 1):
             key = {"arm": name, "seed": seed, "steps": given.steps, "rate": rate}
-            one = results.get(key, lambda t=threshold, s=seed: measure(t, rate, s, given.steps))
+            one = results.get(key, lambda t=threshold, s=seed: measure(*t, rate, s, given.steps))
             curves.setdefault(name, one)
             rows.append([
                 name, seed, max(one["logits"]), max(one["after"], default=math.nan),

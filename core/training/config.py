@@ -59,6 +59,8 @@ class OptimizerSection:
     multiplies it in hardware (measured 4x faster with AMX).
     `muon` off trains every matrix with AdamW, at `adamw_lr` and `adamw_weight_decay`; it is there to compare with.
     `qk_clip` is the largest attention logit a head of full attention may keep after an update (see qk_clip.py); 0: any.
+    The logits that are clipped for are those from before the update. `qk_passes` above 0 reads the batches of a step in which
+    a head was clipped up to so many times more, with the new weights, until none is above.
     `head_rate` above 0 lets the gradient statistics of a head scale its step, see `head_rate.py`; 0: all heads alike.
     """
 
@@ -77,6 +79,7 @@ class OptimizerSection:
     split_kv: bool = True
     clip_norm: float = 1.0
     qk_clip: float = 100.0
+    qk_passes: int = 0
     head_rate: float = 0.0
 
     def __post_init__(self) -> None:
@@ -89,7 +92,7 @@ class OptimizerSection:
             raise ConfigError(f"optimizer.betas is {list(self.betas)}, expected two numbers in [0, 1)")
         if self.ns_dtype not in ("auto", "bfloat16", "float32"):
             raise ConfigError(f"optimizer.ns_dtype is {self.ns_dtype!r}, expected 'auto', 'bfloat16' or 'float32'")
-        _at_least("optimizer", self, ns_steps=1)
+        _at_least("optimizer", self, ns_steps=1, qk_passes=0)
         if not 0 <= self.head_rate <= 1:
             raise ConfigError(f"optimizer.head_rate is {self.head_rate}, expected 0 <= x <= 1")
         if self.head_rate and not (self.muon and self.per_head):

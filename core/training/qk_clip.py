@@ -63,7 +63,8 @@ class QKClip:
         """Scale the heads whose maximum exceeds the threshold; returns how many. Negative maxima are never clipped."""
         if not self.threshold:
             return 0
-        gamma_MH = torch.where(maxima_MH > self.threshold, self.threshold / maxima_MH, 1.0)
+        # what was just scaled to the threshold may lie above it by its rounding
+        gamma_MH = torch.where(maxima_MH > self.threshold * (1 + 1e-4), self.threshold / maxima_MH, 1.0)
         for layer, gamma_H in zip(self.layers, gamma_MH, strict=True):
             if bool((gamma_H < 1).any()):
                 scale_heads(layer, gamma_H)

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,13 +28,12 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from torch import Tensor, nn
+from torch import nn
 
-from watersmeet.core.errors import CheckpointError, UsageError, WatersmeetError
+from watersmeet.core.errors import UsageError, WatersmeetError
 from watersmeet.core.model.depth import recorded_depth
 from watersmeet.core.model.model import Model
-from watersmeet.core.model.stored import stored_views
-from watersmeet.core.training import state
+from watersmeet.core.stream import Packed
 from watersmeet.core.training.board import Board
 from watersmeet.core.training.config import TrainConfig
 from watersmeet.core.training.expert_clip import ExpertClip
@@ -49,9 +48,9 @@ from watersmeet.core.training.muon import MuonAdamW, fast_matmul_dtype
 from watersmeet.core.training.packing import Batch, Dataset, Packer, fixed_batches
 from watersmeet.core.training.page import write_page
 from watersmeet.core.training.qk_clip import QKClip
-from watersmeet.core.training.resume import differences
+from watersmeet.core.training.saving import Counters, Saved
 from watersmeet.core.training.schedule import lr_factor
-from watersmeet.core.training.sharding import Team, put_back, shard_layers, whole_tensors
+from watersmeet.core.training.sharding import Team, shard_layers
 from watersmeet.kernels.native import keep_memory
 
 
@@ -67,18 +66,6 @@ class Summary:
     seconds: float
 
 
-@dataclass(kw_only=True)
-class _Counters:
-    """Totals over the whole life of the run; saved with it."""
-
-    step: int = 0
-    tokens: int = 0
-    targets: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-    cursor: Mapping[str, Any] | None = field(default=None, repr=False)
-
-
 class _LossModule(nn.Module):
     """What accelerate wraps: distributed wrappers only see `forward`, so the loss has to be one."""
 
@@ -90,7 +77,7 @@ class _LossModule(nn.Module):
         return self.model.loss(batch.packed, real_tokens=batch.real_tokens)
 
 
-class Trainer:
+class Trainer(Saved):
     """Train `model` on `train_set` under the directory `out`.
 
     model       float32 parameters (the masters); its computation runs in bfloat16 when `run.precision` says so. What
@@ -159,7 +146,7 @@ class Trainer:
         )
         self.qk_clip = QKClip(model, config.optimizer.qk_clip)
         self.balance = ExpertBalance(model, config.experts, config.schedule.steps, config.seed)
-        self.counters = _Counters()
+        self.counters = Counters()
         self.log = JsonlLog(self.out / "log.jsonl")
         self.board = Board(self.out / "tensorboard") if config.run.tensorboard and self.main else None
         self.meters = Meters()
@@ -216,103 +203,6 @@ class Trainer:
             packer.load_state(self.counters.cursor)
         return packer
 
-    # --- checkpoints --------------------------------------------------------------------------------------------
-
-    def _masters(self) -> dict[str, Tensor]:
-        """Trained parameters and persistent buffers by name; a tensor that two modules share appears once."""
-        persistent = self.model.state_dict(keep_vars=True)
-        buffers = {name: buffer for name, buffer in self.model.named_buffers() if name in persistent}
-        trained = {name: param for name, param in self.model.named_parameters() if param.requires_grad}
-        return trained | buffers
-
-    def save(self) -> Path:
-        """Write a checkpoint of the state after the last finished step; every process has to call it.
-
-        Raises CheckpointError, in every process, when it could not be written; the one before is then still there.
-        """
-        step = self.counters.step
-        path = self.checkpoints / f"step-{step:08d}"
-        if self._saved_step == step:
-            return path
-        rng_tensors, rng_values = state.rng_state()
-        cursors: list[Any] = [self.counters.cursor]
-        if self.world > 1:
-            from accelerate.utils import gather_object
-
-            cursors = gather_object(cursors)
-        masters = stored_views(whole_tensors(self._masters()).items())
-        moments = self.optimizer.state_tensors() | self.gradients.state_tensors()
-        failure: CheckpointError | None = None
-        if self.main:
-            counters = {k: v for k, v in vars(self.counters).items() if k != "cursor"}
-            values = {
-                "counters": counters,
-                "cursors": cursors,
-                "updates": self.optimizer.updates,
-                "rng": rng_values,
-                "threads": torch.get_num_threads(),
-                **self._recipe(),
-            }
-            try:
-                tensors = {"model": masters, "optimizer": moments, "rng": rng_tensors}
-                state.save_state(self.checkpoints, step, tensors, values)
-                state.clean(self.checkpoints, self.config.run.keep, self.config.run.keep_every)
-            except CheckpointError as error:
-                failure = error
-        (failed,) = self._agree(failure is not None)
-        if failed:
-            raise failure or CheckpointError(f"checkpoint {path} could not be written; the first process says why")
-        self._saved_step = step
-        return path
-
-    def _recipe(self) -> dict[str, Any]:
-        """What a resumed run must have in common with this one."""
-        return {
-            "config": self.config.to_dict(),
-            "model": self.model.config.to_dict(),
-            "samples": len(self.train_set),
-        }
-
-    def resume(self, path: Path | None = None) -> bool:
-        """Continue from `path` or the latest checkpoint under `out`; False when there is none.
-
-        Raises CheckpointError when it is damaged or was made by another recipe, with the list of differences.
-        """
-        path = path or state.latest_checkpoint(self.checkpoints)
-        if path is None:
-            if self.main:
-                self.log.cut_after(0)  # steps of a run that died before its first checkpoint
-            return False
-        tensors, values = state.load_state(path)
-        if found := differences(values, self._recipe()):
-            raise CheckpointError(
-                f"{path}: made by another recipe: {'; '.join(found)}; restore the old values, or start a new run "
-                "with --fresh or another out directory"
-            )
-        cursors = values["cursors"]
-        if len(cursors) != self.world:
-            raise CheckpointError(
-                f"{path}: written by {len(cursors)} process(es) but this run has {self.world}; use as many as before"
-            )
-        masters = self._masters()
-        whole = whole_tensors(masters)
-        state.copy_into(stored_views(whole.items()), tensors["model"], f"{path}: model")
-        put_back(masters, whole)
-        clip, what = self.gradients.state_tensors(), f"{path}: optimizer"
-        self.optimizer.load_state_tensors(lambda given: state.copy_into(given | clip, tensors["optimizer"], what))
-        self.optimizer.updates = int(values["updates"])
-        state.set_rng_state(tensors["rng"], values["rng"])
-        self.counters = _Counters(**values["counters"], cursor=cursors[self.accelerator.process_index])
-        self._saved_step = self.counters.step if path.parent == self.checkpoints else -1
-        if self.main:
-            self.log.cut_after(self.counters.step)
-        if values["threads"] != torch.get_num_threads():
-            self.report(
-                f"note: the checkpoint was made with {values['threads']} threads, this run has "
-                f"{torch.get_num_threads()}: sums may differ in their last bits"
-            )
-        return True
-
     # --- one step -----------------------------------------------------------------------------------------------
 
     def _step(self, batches: list[Batch]) -> dict[str, Any]:
@@ -352,6 +242,8 @@ class Trainer:
             if maxima is not None:
                 measured["qk_clipped"] = self.qk_clip.clip(maxima)
             self.balance.update(self.meters.load, self.team.sum)
+            if measured.get("qk_clipped"):
+                measured["qk_clipped"] += self._clip_again(batches, packed)
             self.counters.skipped = 0
         else:
             self.balance.discard()  # scores that are not finite must not reach the router bias
@@ -378,6 +270,23 @@ class Trainer:
             "targets": int(targets),
             "fill": 1 - sum(batch.real_tokens for batch in batches) / sum(batch.packed.T for batch in batches),
         }
+
+    @torch.no_grad()
+    def _clip_again(self, batches: list[Batch], packed: list[Packed]) -> int:
+        """Read the batches again with the new weights and clip what is still above; returns how often a head was."""
+        clipped = 0
+        for _ in range(self.config.optimizer.qk_passes):
+            self.qk_clip.begin(exact=False)
+            for batch, on_device in zip(batches, packed, strict=True):
+                self.module(Batch(**{**vars(batch), "packed": on_device}))
+            self.balance.discard()
+            maxima = self.qk_clip.maxima(self.team.max)
+            assert maxima is not None
+            again = self.qk_clip.clip(maxima)
+            clipped += again
+            if not again:
+                break
+        return clipped
 
     def _total(self, count: int) -> int:
         """Sum over processes."""
@@ -492,12 +401,6 @@ class Trainer:
             return [self._loader.next() for _ in range(self.config.batch.accumulate)], None
         except Exception as error:
             return [], error
-
-    def _agree(self, *wishes: bool) -> list[bool]:
-        """For each wish, whether any process has it; clocks, signals and data differ between processes."""
-        if self.world == 1:
-            return list(wishes)
-        return self.team.max(torch.tensor(wishes, dtype=torch.int32, device=self.device)).bool().tolist()
 
     def _write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
         self.log.append(kind, step, **record)

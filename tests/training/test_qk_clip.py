@@ -12,6 +12,7 @@ from watersmeet.core.training.packing import Packer
 from watersmeet.core.training.qk_clip import QKClip, scale_heads
 
 sys.path.insert(0, str(Path(__file__).parent))
+from test_trainer import trainer
 from tiny_data import Echo, micro_model
 
 
@@ -147,3 +148,23 @@ def test_a_gamma_scales_the_logits_of_its_head_alone():
     after = logits()
     torch.testing.assert_close(after[0], before[0] * 0.25, rtol=1e-4, atol=1e-2)
     assert torch.equal(after[1], before[1])
+
+
+@pytest.mark.parametrize("passes", [0, 2])
+def test_more_passes_hold_the_logits_of_the_new_weights_too(tmp_path, passes):
+    """A huge rate: the update itself takes a clipped head above the threshold again, unless the step looks once more."""
+    run = trainer(
+        tmp_path, **{"optimizer.qk_passes": passes, "optimizer.lr": 20.0, "schedule.warmup": 0, "run.precision": "fp32"}
+    )
+    batch = Packer(run.train_set, seed=1, **run._packing()).next_batch()
+    layer = run.model.layers[3].self_attn
+    with torch.no_grad():
+        for matrix in (layer.q_b_proj, layer.kv_b_proj, layer.kv_a_proj_with_mqa):
+            matrix.weight.normal_(std=0.3)
+        layer.q_b_proj.weight *= 300
+    record = run._step([batch])
+    assert record["qk_clipped"] >= 2 and int(sum(router.counts.sum() for router in run.balance.routers)) == 0
+    run.qk_clip.begin(exact=True)
+    run.model.loss(batch.packed, real_tokens=batch.real_tokens)
+    after = float(run.qk_clip.maxima().max())
+    assert after <= 100.02 if passes else after > 110

@@ -19,6 +19,15 @@ import two_processes  # noqa: E402
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The same bits are promised for one thread a process, and the other processes have one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def start(cases, out, timeout=240):
     """Run the cases in two processes; a hang is a failure."""
     with socket.socket() as probe:
