@@ -53,9 +53,11 @@ def read_official_config(directory: str | os.PathLike[str], shards: Shards | Non
     path = Path(directory)
     shapes = (shards or Shards(path)).shapes
     generation = None
-    if (path / "generation_config.json").is_file():
+    if (path / "generation_config.json").exists():
         try:
             generation = json.loads((path / "generation_config.json").read_bytes())
+        except OSError as error:
+            raise CheckpointError(f"{path / 'generation_config.json'}: cannot be read ({error.strerror})") from error
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path / 'generation_config.json'}: not JSON ({error})") from error
         if not isinstance(generation, dict):

@@ -43,9 +43,14 @@ class Shards:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         """Read index and headers. Raises CheckpointError naming the file and what is wrong with it."""
         self.directory = Path(directory)
-        self.indexed = (self.directory / INDEX).is_file()
-        placed = self._index() if self.indexed else None
-        self.files = self._files() if placed is None else sorted(set(placed.values()))
+        try:
+            self.indexed = (self.directory / INDEX).is_file()
+            placed = self._index() if self.indexed else None
+            self.files = self._files() if placed is None else sorted(set(placed.values()))
+        except OSError as error:
+            raise CheckpointError(
+                f"{error.filename or self.directory}: cannot be read ({error.strerror}); give the right to read it"
+            ) from error
         self.tensors: dict[str, Stored] = {}
         for file in self.files:
             for name, stored in read_header(self.directory / file).items():

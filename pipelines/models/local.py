@@ -42,7 +42,11 @@ def built_in_folder() -> Path:
 def find_local(spec: str) -> Path:
     """The checkpoint folder that `spec` names: the built-in model's name or a path. Raises CheckpointError if there is none."""
     folder = built_in_folder() if spec == BUILT_IN else Path(spec)
-    if not (folder / "config.json").is_file():
+    try:
+        found = (folder / "config.json").is_file()
+    except PermissionError as error:
+        raise CheckpointError(f"{folder}: cannot be read ({error.strerror}); give the right to read it") from error
+    if not found:
         known = f"{BUILT_IN!r}, a checkpoint folder, or openai:NAME@URL"
         hint = f"; did you mean {BUILT_IN!r}?" if _alike(spec) else f"; give {known}"
         raise CheckpointError(f"there is no model {spec!r}{hint}")

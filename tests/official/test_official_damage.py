@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -299,6 +300,33 @@ def test_packed_tensors(change, packed, shapes, copy, tools, unread):
     with pytest.raises(WatersmeetError) as caught:
         tools.load(directory, packed_experts=packed)
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [INDEX, "generation_config.json"])
+def test_a_file_without_the_right_to_read_it(name, shapes, copy, tools, monkeypatch):
+    directory = copy(shapes.linear)
+    (directory / "generation_config.json").write_text("{}")
+    read = Path.read_bytes
+
+    def refuse(path):
+        if path.name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(CheckpointError, match=rf"{name}: cannot be read \(Permission denied\)"):
+        tools.load(directory)
+
+
+def test_a_directory_without_the_right_to_look_into_it(tmp_path, monkeypatch, capsys):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot be read \(Permission denied\)"):
+        Shards(tmp_path)
+    assert run_command_line(["models", "show", str(tmp_path)]) == 1
+    assert f"{tmp_path}: cannot be read (Permission denied)" in capsys.readouterr().err
 
 
 def test_a_tensor_in_two_shards(shapes, copy, tools):
