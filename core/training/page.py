@@ -13,6 +13,9 @@ from watersmeet.core.errors import UsageError
 from watersmeet.core.training.log import read_log
 
 _COLOURS = ("#1f4e8c", "#c4511b", "#3b7d4f", "#7a4fa3", "#a8821a", "#2a8c8c", "#b03060", "#555555")
+FILE_NAME = "curves.html"
+"""Name of the page in a run's folder."""
+
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 620, 220, 58, 24
 _POINTS = 600
 _STYLE = """

@@ -46,7 +46,7 @@ from watersmeet.core.training.log import JsonlLog
 from watersmeet.core.training.meters import Meters
 from watersmeet.core.training.muon import MuonAdamW, fast_matmul_dtype
 from watersmeet.core.training.packing import Batch, Dataset, Packer, fixed_batches
-from watersmeet.core.training.page import write_page
+from watersmeet.core.training.page import FILE_NAME, write_page
 from watersmeet.core.training.qk_clip import QKClip
 from watersmeet.core.training.saving import Counters, Saved
 from watersmeet.core.training.schedule import lr_factor
@@ -412,7 +412,7 @@ class Trainer(Saved):
         if self.main and self.log.path.exists():
             with suppress(UsageError):  # a log without a step yet
                 clip = self.config.optimizer.qk_clip
-                write_page(self.log.path, self.out / "curves.html", title=self.out.name, clip=clip)
+                write_page(self.log.path, self.out / FILE_NAME, title=self.out.name, clip=clip)
 
     def _line(self, record: Mapping[str, Any], speed: float) -> None:
         if not self.main:
