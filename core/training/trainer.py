@@ -400,6 +400,7 @@ class Trainer(Saved):
         try:
             return [self._loader.next() for _ in range(self.config.batch.accumulate)], None
         except Exception as error:
+            # handed on and raised by all processes together: one that left alone would let the others wait for ever
             return [], error
 
     def _write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:

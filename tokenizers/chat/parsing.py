@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -140,7 +141,7 @@ class Scanner:
         return any(name.startswith(end) for name in self._names)
 
 
-class StreamParser:
+class StreamParser(ABC):
     """Base of both forms: turns what is fed into control names and texts, and collects events.
 
     vocabulary: None when text with control names in it is fed; then the text of a message cannot be told from a control
@@ -237,19 +238,21 @@ class StreamParser:
 
     # ---- what a form fills in -------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _control(self, name: str) -> None:
-        raise NotImplementedError
+        """A control token of this form."""
 
+    @abstractmethod
     def _text(self, text: str) -> None:
-        raise NotImplementedError
+        """Text between control tokens, cut anywhere."""
 
+    @abstractmethod
     def _at_end(self) -> None:
         """The message or the output ends here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _where(self) -> str:
         """Where the answer stands: "reasoning", "content", "call" or "between"."""
-        raise NotImplementedError
 
     def _stray(self, text: str, reason: str) -> None:
         """Text where the form has none: kept until the next control token, since white space alone means nothing."""

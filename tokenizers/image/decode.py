@@ -216,6 +216,6 @@ def load_image(
             picture = plain.convert("RGBA")
         else:
             picture = _flatten(plain, limits, found)
-    except Exception as error:
+    except Exception as error:  # damaged profiles and palettes raise anything
         raise DecodeError(f"{name}: pixels of mode {image.mode} cannot be turned into RGB: {_reason(error)}") from error
     return picture, found

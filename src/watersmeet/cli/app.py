@@ -449,7 +449,7 @@ def run_command_line(arguments: list[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _say(f"{where}{error.strerror or _one_line(str(error))}")
         return 1
-    except Exception as error:
+    except Exception as error:  # a bug of ours or of a plugin: still one sentence, and --debug shows the traceback
         if debug:
             traceback.print_exc()
         _say(f"unexpected {type(error).__name__}: {_one_line(str(error))} (--debug shows where; please report it)")

@@ -259,6 +259,32 @@ def to_stdout(text: str) -> None:
         sys.stdout.flush()
 
 
+def shown_while_written(
+    request: Request,
+    encoder: Any,
+    stop_ids: Sequence[int],
+    write: Callable[[Callable[[int], None]], GenerateResult],
+) -> tuple[str, GenerateResult]:
+    """Run `write`, which is given what to call with every id, and show the text on the terminal as it comes.
+
+    With `--json` nothing is shown and the text is returned; ids that end an output are no text.
+    """
+    parts: list[str] = []
+    shown = Shown(encoder, parts.append if request.as_json else to_stdout)
+
+    def on_id(index: int) -> None:
+        if request.ignore_eos or index not in stop_ids:
+            shown(index)
+
+    try:
+        result = write(on_id)
+    finally:
+        shown.close()
+        if not request.as_json:
+            to_stdout("\n")
+    return "".join(parts), result
+
+
 def _continue_text(request: Request, local: LocalModel) -> None:
     encoder = text_encoder(local)
     ids = encoder.encode_ids(request.prompt)
@@ -268,22 +294,12 @@ def _continue_text(request: Request, local: LocalModel) -> None:
         ids = [encoder.bos_id]
     # a base model ends a text with the tokenizer's own id, whichever one the configuration names for messages
     stop_ids = tuple(dict.fromkeys([*local.stop_ids, *([encoder.eos_id] if encoder.eos_id >= 0 else [])]))
-    parts: list[str] = []
-    shown = Shown(encoder, parts.append if request.as_json else to_stdout)
-
-    def on_id(index: int) -> None:
-        if request.ignore_eos or index not in stop_ids:
-            shown(index)
-
-    try:
-        result = write_ids(request, local, ids, stop_ids, on_id)
-    finally:
-        shown.close()
-        if not request.as_json:
-            to_stdout("\n")
+    text, result = shown_while_written(
+        request, encoder, stop_ids, lambda on_id: write_ids(request, local, ids, stop_ids, on_id)
+    )
     if request.as_json:
         document = {
-            "text": "".join(parts),
+            "text": text,
             "prompt_ids": list(ids),
             "ids": whole(result),
             "stopped_by": result.stop_id,

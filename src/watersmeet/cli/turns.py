@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from watersmeet.cli.generate import Request, Shown, print_json, settings, text_encoder, to_stdout, whole, write_after
+from watersmeet.cli.generate import (
+    Request,
+    print_json,
+    settings,
+    shown_while_written,
+    text_encoder,
+    whole,
+    write_after,
+)
 from watersmeet.core.errors import CheckpointError, DecodeError, UsageError
 
 if TYPE_CHECKING:
@@ -63,20 +71,10 @@ def answer_in_turns(request: Request, local: LocalModel, turns: Mapping[str, Any
     closing = delimiters.closing.get("assistant", ())[:1]
     ends = encoder.encode_markup(closing).data.tolist() if closing else []
     stop_ids = tuple(dict.fromkeys([*local.stop_ids, *ends]))
-    parts: list[str] = []
-    shown = Shown(encoder, parts.append if request.as_json else to_stdout)
-
-    def on_id(index: int) -> None:
-        if request.ignore_eos or index not in stop_ids:
-            shown(index)
-
-    try:
-        result = write_after(request, local, spans, stop_ids, on_id)
-    finally:
-        shown.close()
-        if not request.as_json:
-            to_stdout("\n")
+    text, result = shown_while_written(
+        request, encoder, stop_ids, lambda on_id: write_after(request, local, spans, stop_ids, on_id)
+    )
     if request.as_json:
-        document = {"message": {"role": "assistant", "content": "".join(parts)}, "finished": result.stopped}
+        document = {"message": {"role": "assistant", "content": text}, "finished": result.stopped}
         document |= {"ids": whole(result), "stopped_by": result.stop_id, "logprob": result.logprob}
         print_json({**document, **settings(request, local, stop_ids)})
