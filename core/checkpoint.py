@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from watersmeet.core.config import ModelConfig
 from watersmeet.core.errors import CheckpointError
+from watersmeet.core.files import written_beside
 from watersmeet.core.graft import grafted_tensors
 from watersmeet.core.model import Model
 from watersmeet.core.model.model import FLOAT32_NAMES
@@ -64,26 +64,13 @@ def save_checkpoint(
     for name in files:
         if name in (CONFIG, WEIGHTS, PROCESSOR) or Path(name).name != name or name.startswith("."):
             raise CheckpointError(f"checkpoint: file name {name!r} is reserved or not a plain name; rename it")
-    partial, old = (target.with_name(f".{target.name}.{word}-{os.getpid()}") for word in ("partial", "old"))
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with written_beside(target) as partial:
         (partial / CONFIG).write_text((config or model.config).to_json())
         description = {"files": sorted(files), "processor": dict(processor or {})}
         (partial / PROCESSOR).write_text(json.dumps(description, indent=2) + "\n")
         for name, data in files.items():
             (partial / name).write_bytes(data)
         save_file(_tensors(model, dtype), partial / WEIGHTS, metadata={"format": "pt"})
-        for path in partial.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            target.rename(old)
-        partial.rename(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _tensors(model: Model, dtype: torch.dtype | None) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from watersmeet.core.errors import CheckpointError
+from watersmeet.core.files import written_beside
 
 GRAFTED, PROCESSOR, CONFIG = "embedders.safetensors", "processor.json", "config.json"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -126,10 +127,7 @@ def _write(
 ) -> None:
     if out.exists() and not replace:
         raise CheckpointError(f"{out}: is there already; remove it or write to another place")
-    partial, old = (out.with_name(f".{out.name}.{word}-{os.getpid()}") for word in ("partial", "old"))
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with written_beside(out) as partial:
         for path in sorted(base.iterdir()):
             # weights in pickle files are never read, so they are not passed on either
             pickled = path.name.endswith(_PICKLES) and path.name not in description["files"]
@@ -141,16 +139,6 @@ def _write(
         (partial / PROCESSOR).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         save_file(kept, partial / GRAFTED, metadata={"format": "pt"})
-        for path in (partial / PROCESSOR, partial / GRAFTED):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        if out.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            out.rename(old)
-        partial.rename(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _pass_on(source: Path, target: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from watersmeet.core.errors import CheckpointError, ConfigError
+from watersmeet.core.files import written_beside
 from watersmeet.core.model import Model
 from watersmeet.core.model.packed import PackedExperts
 from watersmeet.core.official.config import LINEAR_FAMILY, OfficialConfig, read_config, write_config
@@ -61,21 +61,12 @@ def export_official(
         raise CheckpointError(f"{out}: is there already; remove it or write to another place")
     raw = write_config(official, mxfp4=mxfp4, dtype=str(dtype).removeprefix("torch."))
     check_fits(model, official, mxfp4)
-    partial = out.with_name(f".{out.name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with written_beside(out) as partial:
         for name, data in (files or {}).items():
             if Path(name).name == name and name not in ("config.json", INDEX) and not name.endswith(".safetensors"):
                 (partial / name).write_bytes(data)
         (partial / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
         _write_shards(partial, tensors(model, official, dtype=dtype, mxfp4=mxfp4, rule=rule), shard_size)
-        for path in partial.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        partial.rename(out)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return left_out(model, official)
 
 
