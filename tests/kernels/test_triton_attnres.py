@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from watersmeet.kernels import attnres
@@ -30,9 +30,16 @@ def compare(device, shape, dtype, scale=1.0, query=0.3):
     y, grads = run("triton", [x.to(device) for x in leaves])
     want, want_grads = run("reference", [x.double() for x in leaves])
     assert y.dtype == grads[0].dtype == dtype and y.shape == shape[1:]
-    for one, other, slack in ((y, want, 1), *zip(grads, want_grads, (5, 5, 5), strict=True)):
+    # Gradients of query and gain are sums over all rows of products that may cancel to nothing, as they do for a single
+    # channel; what rounding in float32 leaves of them is measured by the size of the terms, not of their sum.
+    x = leaves[0].double()
+    terms = ((x.abs().amax(0) * draw(*y.shape, seed=5).abs()).flatten(0, -2).sum(0)).norm()
+    rounding = 4 * torch.finfo(torch.float32).eps * terms
+    for one, other, slack, floor in (
+        (y, want, 1, 0), *zip(grads, want_grads, (5, 5, 5), (0, rounding, rounding), strict=True),
+    ):  # fmt: skip
         assert torch.isfinite(one).all()
-        assert (one.cpu().double() - other).norm() <= slack * TOLERANCE[dtype] * (other.norm() + 1e-3)
+        assert (one.cpu().double() - other).norm() <= slack * TOLERANCE[dtype] * (other.norm() + 1e-3) + floor
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -47,6 +54,7 @@ def test_matches_the_definition(device, shape, dtype):
     n=st.integers(1, 9), rows=st.integers(1, 5), width=st.integers(1, 70), dtype=st.sampled_from(list(TOLERANCE)),
     scale=st.sampled_from([1e-3, 1.0, 30.0]), query=st.sampled_from([0.0, 0.3, 5.0]),
 )  # fmt: skip
+@example(n=2, rows=3, width=1, dtype=torch.float32, scale=30.0, query=0.0)
 def test_any_shape(n, rows, width, dtype, scale, query):
     compare("cuda" if torch.cuda.is_available() else "cpu", (n, rows, width), dtype, scale, query)
 
