@@ -35,6 +35,30 @@ class Encoder(Protocol):
         ...
 
 
+class Feed(Protocol):
+    """An item that is still arriving. All spans that it gave, joined, are those of the whole item encoded at once.
+
+    Columns are what is joined: spans come in other portions than `encode` gives them in, and a key is that of its portion.
+    """
+
+    def push(self, chunk: Any) -> list[Span]:
+        """Take the next piece, of any size; give the tokens that are complete by now. Raises DecodeError for bad media."""
+        ...
+
+    def close(self) -> list[Span]:
+        """There is no more: the tokens that were waiting for it. Nothing can be pushed afterwards."""
+        ...
+
+
+@runtime_checkable
+class StreamingEncoder(Encoder, Protocol):
+    """An encoder for items that arrive piece by piece: sound from a microphone, readings of a sensor. Optional."""
+
+    def open(self) -> Feed:
+        """A new item of which nothing has arrived yet. Feeds of one encoder know nothing of each other."""
+        ...
+
+
 @runtime_checkable
 class Embedder(Protocol):
     """`Embedder(hidden_size, settings)`, a torch.nn.Module; turns the tokens of a segment into vectors."""

@@ -12,12 +12,12 @@ import os
 import re
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
 
 from watersmeet.core.errors import DecodeError
+from watersmeet.plugins.sources import read_source
 
 # EPS and the like are left out on purpose: Pillow hands them to external programs
 FORMATS = ("PNG", "JPEG", "MPO", "GIF", "WEBP", "AVIF", "BMP", "DIB", "TIFF", "ICO", "PPM", "JPEG2000")
@@ -49,29 +49,6 @@ class Limits:
     max_bytes: int = 256_000_000
     min_side: int = 1
     background: tuple[int, int, int] = (255, 255, 255)
-
-
-def _read(source: str | os.PathLike[str] | bytes, limits: Limits) -> tuple[bytes, str]:
-    """Content and the name to use in messages."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        raw, name = bytes(source), f"image of {len(source)} bytes"
-    else:
-        path = Path(source)
-        name = str(path)
-        try:
-            if path.is_dir():
-                raise DecodeError(f"{name}: is a folder, expected an image file ({_READABLE})")
-            size = path.stat().st_size
-            if size > limits.max_bytes:
-                raise DecodeError(f"{name}: file has {size:,} bytes, more than the limit of {limits.max_bytes:,}")
-            raw = path.read_bytes()
-        except OSError as error:
-            raise DecodeError(f"{name}: cannot be read: {error.strerror or error}") from error
-    if len(raw) > limits.max_bytes:
-        raise DecodeError(f"{name}: {len(raw):,} bytes are more than the limit of {limits.max_bytes:,}")
-    if not raw:
-        raise DecodeError(f"{name}: file is empty (0 bytes), expected an image ({_READABLE})")
-    return raw, name
 
 
 def _not_an_image(raw: bytes, name: str) -> DecodeError:
@@ -190,7 +167,7 @@ def load_image(
         image, name = source, f"image {source.width} x {source.height}"
         _check_pixels(*image.size, name, limits)
     else:
-        raw, name = _read(source, limits)
+        raw, name = read_source(source, "image", expected=f"an image file ({_READABLE})", max_bytes=limits.max_bytes)
         image = _open(raw, name, limits)
     try:
         with warnings.catch_warnings():
