@@ -14,6 +14,7 @@ from PIL import Image
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.core.stream import Span, content_key
 from watersmeet.tokenizers.image.decode import Limits, load_image
+from watersmeet.tokenizers.image.grid import cut_patches, patch_boxes, scaled_size
 
 VERSION = 1
 """Part of every key; raised when equal pixels and settings would give other patches than before."""
@@ -87,14 +88,10 @@ class Encoder:
 
     def scaled_size(self, width: int, height: int) -> tuple[int, int]:
         """Size (w, h) in scaled pixels at which a picture of this size is read."""
-        p, most, scale = self.settings["patch"], self.settings["max_patches"], float(self.settings["scale"])
-        while True:
-            w, h = max(1, round(width * scale)), max(1, round(height * scale))
-            count = math.ceil(w / p) * math.ceil(h / p)
-            if count <= most:
-                return w, h
-            # the square root gets near, the factor makes sure that rounding up cannot keep it going
-            scale *= min(0.995, math.sqrt(most / count))
+        chosen = self.settings
+        return scaled_size(
+            width, height, scale=float(chosen["scale"]), patch=chosen["patch"], most=chosen["max_patches"]
+        )
 
     def grid(self, width: int, height: int) -> tuple[int, int]:
         """Rows and columns of patches for a picture of this size in pixels."""
@@ -124,15 +121,8 @@ class Encoder:
             how = Image.Resampling.BOX if w <= width else Image.Resampling.BICUBIC
             picture = picture.resize((w, h), how)
         pixels_hwc = np.pad(np.asarray(picture), ((0, rows * p - h), (0, columns * p - w), (0, 0)), mode="edge")
-        patches = pixels_hwc.reshape(rows, p, columns, p, 3).transpose(0, 2, 1, 3, 4).reshape(rows * columns, p * p * 3)
+        patches = cut_patches(pixels_hwc, p).reshape(rows * columns, p * p * 3)
         coords = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).reshape(-1, 2)
-        x_edges = [min(width, round(column * p * width / w)) for column in range(columns + 1)]
-        y_edges = [min(height, round(row * p * height / h)) for row in range(rows + 1)]
-        boxes = tuple(
-            (x_edges[column], y_edges[row], x_edges[column + 1], y_edges[row + 1])
-            for row in range(rows)
-            for column in range(columns)
-        )
         block = torch.full((rows * columns,), 0 if self.settings["both_ways"] else -1, dtype=torch.int64)
         return [
             Span(
@@ -141,6 +131,6 @@ class Encoder:
                 coords=coords,
                 block=block,
                 key=key,
-                source=boxes,
+                source=patch_boxes(width, height, w, h, p),
             )
         ]
