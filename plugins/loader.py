@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
+import itertools
 import os
 import re
 import time
@@ -19,10 +20,13 @@ import pluggy
 
 from watersmeet.core.errors import PluginError
 from watersmeet.plugins import hookspecs
+from watersmeet.plugins.guard import attempt, describe
 from watersmeet.plugins.specs import ModalitySpec, PipelineSpec
 
 GROUP = "watersmeet.plugins"
 VARIABLE = "WATERSMEET_PLUGINS"
+
+_MOST_SPECS = 1000
 
 LOADED, FAILED, BLOCKED = "loaded", "failed", "blocked"
 
@@ -69,7 +73,8 @@ def normalise(name: str) -> str:
 def find_plugins(distributions: Iterable[Any] | None = None) -> list[Found]:
     """Entry points of the group over all installed packages, the host's own first, then by name. Imports nothing.
 
-    A package with unreadable metadata is passed over: it cannot say that it has a plugin for us.
+    Plugins that the program registered itself come last. A package with unreadable metadata is passed over: it cannot
+    say that it has a plugin for us.
     """
     found: list[Found] = []
     seen: set[str] = set()
@@ -86,9 +91,12 @@ def find_plugins(distributions: Iterable[Any] | None = None) -> list[Found]:
             continue
         seen.add(normalise(name))
         found += [Found(entry_point=point, distribution=name, version=version) for point in points]
-    return sorted(
-        found, key=lambda item: (item.distribution != hookspecs.PROJECT, item.distribution, item.entry_point.name)
-    )
+    found.sort(key=lambda item: (item.distribution != hookspecs.PROJECT, item.distribution, item.entry_point.name))
+    if distributions is None:
+        from watersmeet.plugins.registered import found_registered
+
+        found += found_registered()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +156,8 @@ def _specs(hook: str, results: list[Any], kind: type) -> tuple[Any, ...]:
     for result in results:
         if isinstance(result, (kind, str, bytes)) or not isinstance(result, Iterable):
             raise PluginError(f"{hook} returned a {type(result).__name__}, expected a list of {kind.__name__}")
-        specs.extend(result)
+        # a list that never ends would be the end of the host
+        specs.extend(itertools.islice(result, _MOST_SPECS))
     for spec in specs:
         if not isinstance(spec, kind):
             raise PluginError(f"{hook} returned a list with a {type(spec).__name__}, expected only {kind.__name__}")
@@ -170,23 +179,10 @@ def load_plugin(found: Found, choice: Choice) -> PluginRecord:
     if not choice.permits(found):
         return PluginRecord(state=BLOCKED, **common)
     started = time.perf_counter()
-    try:
-        modalities, pipelines = _collect(point.load())
-    # SystemExit too: a plugin that calls sys.exit must not end the host
-    except (Exception, SystemExit) as error:
-        text = f"{error}" if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
-        line = " ".join(text.split())
-        return PluginRecord(state=FAILED, error=line, cause=error, seconds=time.perf_counter() - started, **common)
-    return PluginRecord(
-        state=LOADED,
-        modalities=modalities,
-        pipelines=pipelines,
-        seconds=time.perf_counter() - started,
-        **common,
-    )
-
-
-def load_plugins(found: Iterable[Found] | None = None, choice: Choice | None = None) -> tuple[PluginRecord, ...]:
-    """Load every plugin, one after the other; see `load_plugin`."""
-    choice = Choice.from_environment() if choice is None else choice
-    return tuple(load_plugin(item, choice) for item in (find_plugins() if found is None else found))
+    brought, error = attempt(lambda: _collect(point.load()))
+    seconds = time.perf_counter() - started
+    if brought is None or error is not None:
+        text = describe(error) if error is not None else "it brought nothing"
+        return PluginRecord(state=FAILED, error=text, cause=error, seconds=seconds, **common)
+    modalities, pipelines = brought
+    return PluginRecord(state=LOADED, modalities=modalities, pipelines=pipelines, seconds=seconds, **common)

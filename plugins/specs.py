@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from watersmeet.core.errors import PluginError
+from watersmeet.plugins.guard import attempt, describe
 
 CONTRACT = 1
 """Version of the contract between host and plugins. Raised only when an old plugin could no longer work."""
 
 OLDEST_CONTRACT = 1
+
+
+class ContractError(PluginError):
+    """A plugin is written for a contract that this host does not understand."""
+
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -34,11 +40,12 @@ class LazyTarget:
         Raises PluginError when the import fails or the attribute does not exist; also when the module calls
         sys.exit, which must not end a host that only wanted to look at it.
         """
+        found: Any
         module_name, _, attribute = self.path.partition(":")
-        try:
-            found: Any = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:
-            raise PluginError(f"target {self.path!r}: import failed with {type(error).__name__}: {error}") from error
+        # a class may need libraries that start threads, so only what is raised, printed or forked is held back
+        found, error = attempt(lambda: importlib.import_module(module_name), strict=False)
+        if error is not None:
+            raise PluginError(f"target {self.path!r}: import failed with {describe(error)}") from error
         for part in attribute.split("."):
             try:
                 found = getattr(found, part)
@@ -62,8 +69,9 @@ def _check_common(spec: ModalitySpec | PipelineSpec, kind: str) -> str:
     if not isinstance(spec.name, str) or not _NAME.fullmatch(spec.name):
         raise PluginError(f"{kind} name {spec.name!r} must be lower-case words joined by '-' or '_', e.g. 'my-sensor'")
     owner = f"{kind} {spec.name!r}"
-    if not isinstance(spec.contract, int) or not OLDEST_CONTRACT <= spec.contract <= CONTRACT:
-        raise PluginError(
+    known = isinstance(spec.contract, int) and not isinstance(spec.contract, bool)
+    if not known or not OLDEST_CONTRACT <= spec.contract <= CONTRACT:
+        raise ContractError(
             f"{owner} is written for contract {spec.contract!r} but this watersmeet understands "
             f"{OLDEST_CONTRACT} to {CONTRACT}; update whichever of the two is older"
         )
@@ -88,7 +96,7 @@ class ModalitySpec:
     """
 
     name: str
-    contract: int = CONTRACT
+    contract: int = 1  # who says nothing wrote for the first one, whatever the host has come to
     media_types: tuple[str, ...] = ()
     encoder: Target
     embedder: Target
@@ -122,7 +130,7 @@ class PipelineSpec:
     """
 
     name: str
-    contract: int = CONTRACT
+    contract: int = 1  # who says nothing wrote for the first one, whatever the host has come to
     summary: str = ""
     inputs: tuple[str, ...] = ()
     pipeline: Target

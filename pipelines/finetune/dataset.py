@@ -83,7 +83,7 @@ class Conversations:
     def __init__(self, path: str | os.PathLike[str], reading: Reading, options: Options) -> None:
         self.source: Source = open_source(path)
         self.reading, self.options = reading, options
-        self.kinds = tuple(spec.name for spec in get_registry().modalities() if spec.name != reading.output)
+        self.kinds = get_registry().modality_names(without=reading.output)
         self.roles = DEFAULT_ROLES | {name: float(value) for name, value in (options.roles or {}).items()}
         if wrong := sorted(set(options.modalities or {}) - set(reading.settings)):
             raise ConfigError(
@@ -213,7 +213,7 @@ class Conversations:
                     raise UsageError(f"{where}: the official form writes its control tokens itself; leave symbols out")
                 elif part.kind == "image" or modality_for("image", self.reading) == part.kind:
                     spans = encode(part)
-                    content.append({"type": "image", "image": len(spans_of), "size": _size(spans)})
+                    content.append({"type": "image", "image": len(spans_of), "size": picture_size(spans)})
                     spans_of.append(spans)
                 else:
                     raise UsageError(f"{where}: the official form has no words for {part.kind!r}")
@@ -298,7 +298,7 @@ def _part_learnt(turn: Any) -> bool:
     return any(part.weight for part in turn.parts)
 
 
-def _size(spans: Sequence[Span]) -> list[int]:
+def picture_size(spans: Sequence[Span]) -> list[int]:
     """Width and height of a picture as its encoder saw it: the last box ends there."""
     boxes = [box for span in spans for box in span.source]
     return [max(box[2] for box in boxes), max(box[3] for box in boxes)]

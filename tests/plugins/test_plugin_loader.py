@@ -7,7 +7,7 @@ import pytest
 
 from watersmeet.core.errors import PluginError
 from watersmeet.plugins import ModalitySpec, PipelineSpec, Registry, hookimpl, loader, registry
-from watersmeet.plugins.loader import BLOCKED, FAILED, LOADED, Choice, Found, find_plugins, load_plugins
+from watersmeet.plugins.loader import BLOCKED, FAILED, LOADED, Choice, Found, find_plugins
 
 EVERYTHING = Choice(allowed=None, blocked=frozenset())
 
@@ -40,7 +40,7 @@ def good(name):
 
 
 def load(*found, choice=EVERYTHING):
-    return Registry(load_plugins(found, choice))
+    return Registry(found, choice)
 
 
 BROKEN = {
@@ -110,7 +110,7 @@ def test_a_broken_plugin_is_recorded_and_the_others_work(plugin, case):
 
 def test_keyboard_interrupt_is_not_swallowed(plugin):
     with pytest.raises(KeyboardInterrupt):
-        load(plugin("stopped", "raise KeyboardInterrupt"))
+        load(plugin("stopped", "raise KeyboardInterrupt")).records()
 
 
 def test_a_class_and_an_object_may_be_plugins(plugin):
@@ -265,35 +265,31 @@ def test_broken_metadata_of_a_package_is_passed_over(plugin):
     assert [(item.distribution, item.entry_point.name) for item in found] == [("watersmeet", "own"), ("zeta", "z")]
 
 
-def test_the_registry_loads_once_and_only_after_success(monkeypatch):
-    calls = []
+@pytest.fixture
+def process(monkeypatch):
+    """Make the registry of this process one of the given plugins."""
 
-    def fake():
-        calls.append(1)
-        if len(calls) == 1:
-            raise RuntimeError("first try fails")
-        return ()
-
-    registry.reset_registry()
-    monkeypatch.setattr(registry, "load_plugins", fake)
-    try:
-        with pytest.raises(RuntimeError):
-            registry.get_registry()
-        made = registry.get_registry()
-        assert registry.get_registry() is made and len(calls) == 2
-    finally:
+    def begin(*found):
         registry.reset_registry()
+        monkeypatch.setattr(registry, "find_plugins", lambda: found)
+        return registry.get_registry()
 
-
-def test_a_plugin_that_asks_for_the_registry_at_import_is_told_so(plugin, monkeypatch):
-    found = plugin("curious", "from watersmeet.plugins import get_registry\nget_registry()")
+    yield begin
     registry.reset_registry()
-    monkeypatch.setattr(registry, "load_plugins", lambda: load_plugins([found], EVERYTHING))
-    try:
-        record = registry.get_registry().records()[0]
-    finally:
-        registry.reset_registry()
+
+
+def test_the_registry_looks_once(process, monkeypatch):
+    made = process()
+    monkeypatch.setattr(registry, "find_plugins", lambda: pytest.fail("it looked again"))
+    assert registry.get_registry() is made
+
+
+def test_a_plugin_that_asks_for_another_while_it_is_imported_is_told_so(plugin, process):
+    body = "from watersmeet.plugins import get_registry\nget_registry().modality('late')"
+    made = process(plugin("curious", body), plugin("late", good("late")))
+    record = made.records()[0]
     assert record.state == FAILED and "while plugins are loading" in record.error
+    assert made.modality("late")
 
 
 def test_states_are_words():

@@ -42,7 +42,7 @@ def read_asked(request: Request) -> Row:
 
     if request.thinking is not None or request.effort is not None:
         raise UsageError("--thinking and --effort belong to official models; leave them out")
-    kinds = [spec.name for spec in get_registry().modalities()]
+    kinds = get_registry().modality_names()
     if request.messages is None:
         system = [] if request.system is None else [{"role": "system", "content": request.system}]
         values: Any = {"messages": [*system, {"role": "user", "content": request.prompt}]}
