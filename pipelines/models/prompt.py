@@ -49,7 +49,7 @@ def _read(local: LocalModel, word: str) -> list[Span]:
         if not Path(word).is_file():
             forms = ", ".join([f"{output}:WORDS", f"{IDS}:FILE.json", *(f"{n}:FILE" for n in names if n != output)])
             raise UsageError(f"there is no file {word}; an input is a file or one of {forms}")
-        name, rest = _kind(word, names, local.recipe["modalities"]), word
+        name, rest = file_modality(word, names, local.recipe["modalities"]), word
     if not Path(rest).is_file():
         raise DecodeError(f"there is no file {rest}")
     if name == output:
@@ -65,8 +65,8 @@ def _media_type(file: str) -> str:
     return mimetypes.guess_type(file)[0] or "unknown"
 
 
-def _kind(file: str, names: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """The one modality of the model that reads files of this kind."""
+def file_modality(file: str, names: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """The one modality of `names` that reads files of this kind, by the ending of the name. Raises UsageError for none or several."""
     media, registry = _media_type(file), get_registry()
     fitting = [name for name in names if media in registry.modality(name).media_types]
     if not fitting and media.startswith("video/"):

@@ -167,6 +167,34 @@ def models_show(
     _print(show_lines(model))
 
 
+@models_app.command("new")
+def models_new(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The new model folder.")],
+    rows: Annotated[
+        list[Path], typer.Option("--rows", metavar="D.jsonl", help="Conversations, whose words make the vocabulary.")
+    ],
+    preset: Annotated[str, typer.Option(metavar="PRESET", help="The shape: micro or nano.")] = "micro",
+    modality: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="What it reads besides text, joined by commas.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="MODALITY.KEY=VALUE", help="A setting of an encoder.")
+    ] = None,
+    vocab: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many ids.")] = 512,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first weights.")] = 0,
+) -> None:
+    """Write a small model that has learnt nothing yet, to teach with `watersmeet finetune`."""
+    from watersmeet.cli.fresh import new_command
+
+    _print(
+        [
+            new_command(
+                out, rows=rows, shape=preset, modality=modality, assignments=settings or [], vocab=vocab, seed=seed
+            )
+        ]
+    )
+
+
 @models_app.command("logits")
 def models_logits(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="nano or a model folder of either layout.")],

@@ -20,7 +20,7 @@ def graft_command(base: str, modality: str, out: Path, *, assignments: Sequence[
     """
     registry = get_registry()
     names = check_names(registry, modality)
-    settings = _settings(names, assignments)
+    settings = modality_settings(names, assignments)
     import torch
 
     from watersmeet.core.graft import Graft, write_graft
@@ -67,7 +67,7 @@ def check_names(registry: Registry, modality: str) -> list[str]:
     return names
 
 
-def _settings(names: Sequence[str], assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
+def modality_settings(names: Sequence[str], assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
     settings: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in parse_assignments(assignments).items():
         name, dot, field = key.partition(".")
