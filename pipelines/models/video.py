@@ -1,11 +1,10 @@
 """Frames of a video by their times. One sampler for training and use, so that both see the same frames.
 
-Times come from the stream's own time stamps. Where a file does not say when its frames are shown, nothing is guessed.
+What reads files is the modality `video`; this says which frames a modality for pictures gets of one.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 
 from PIL import Image
 
-from watersmeet.core.errors import ConfigError, DecodeError
+from watersmeet.core.errors import ConfigError
+from watersmeet.plugins.registry import get_registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,59 +59,15 @@ def wanted_times(length_s: float, sampling: Sampling) -> list[float]:
 
 
 def read_clip(source: Path | bytes, sampling: Sampling) -> Clip:
-    """The frames that are shown at `wanted_times`.
+    """The frames that are shown at `wanted_times`, upright, with square pixels.
 
-    Raises DecodeError: not a video, damaged, without a duration or time stamps, longer or larger than allowed.
+    Raises DecodeError: not a video, damaged from the start, without time stamps, longer or larger than allowed.
     """
-    import av
+    reader = get_registry().resolve_modality("video", "encoder")
 
-    name = str(source) if isinstance(source, Path) else f"video of {len(source)} bytes"
-    try:
-        with av.open(str(source) if isinstance(source, Path) else io.BytesIO(source)) as container:
-            if not container.streams.video:
-                raise DecodeError(f"{name}: holds no video stream")
-            stream = container.streams.video[0]
-            length = _length(container, stream)
-            if length is None:
-                raise DecodeError(f"{name}: does not say how long it is; write it anew with a duration (e.g. as MP4)")
-            if length > sampling.max_seconds:
-                raise DecodeError(
-                    f"{name}: is {length:,.0f} s long, more than the limit of {sampling.max_seconds:,.0f} s"
-                )
-            if stream.width * stream.height > sampling.max_pixels:
-                raise DecodeError(
-                    f"{name}: frames of {stream.width} x {stream.height} are larger than the limit allows"
-                )
-            return _sample(container, stream, length, sampling, name)
-    except av.error.FFmpegError as error:
-        raise DecodeError(f"{name}: is not a video that can be read ({error.strerror or error})") from error
+    def times(length_us: int) -> list[int]:
+        return [round(time * 1_000_000) for time in wanted_times(length_us / 1_000_000, sampling)]
 
-
-def _length(container: Any, stream: Any) -> float | None:
-    if stream.duration is not None and stream.time_base is not None:
-        return float(stream.duration * stream.time_base)
-    return None if container.duration is None else container.duration / 1_000_000
-
-
-def _sample(container: Any, stream: Any, length: float, sampling: Sampling, name: str) -> Clip:
-    times = wanted_times(length, sampling)
-    frames: list[Image.Image] = []
-    stamps: list[int] = []
-    shown: Any = None
-    start: float | None = None
-    for frame in container.decode(stream):
-        if frame.time is None:
-            raise DecodeError(f"{name}: has a frame without a time; write it anew with time stamps")
-        start = frame.time if start is None else start
-        while len(frames) < len(times) and shown is not None and frame.time - start > times[len(frames)]:
-            frames.append(shown.to_image())
-            stamps.append(round((shown.time - start) * 1_000_000))
-        shown = frame
-        if len(frames) == len(times):
-            break
-    while shown is not None and len(frames) < len(times):
-        frames.append(shown.to_image())
-        stamps.append(round((shown.time - (start or 0.0)) * 1_000_000))
-    if not frames:
-        raise DecodeError(f"{name}: holds no frame")
-    return Clip(frames=frames, time_us=stamps)
+    limits = {"max_pixels": sampling.max_pixels, "max_seconds": sampling.max_seconds}
+    pixels, stamps = reader.frames_at(source, times, limits)
+    return Clip(frames=[Image.fromarray(frame) for frame in pixels], time_us=stamps)

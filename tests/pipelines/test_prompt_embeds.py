@@ -171,7 +171,7 @@ def test_the_commands(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("modality", "assignments", "says"),
     [
-        ("image,video", [], r"no modality 'video'.*can be added: image, moonvit, regions, text"),
+        ("image,sound", [], r"no modality 'sound'.*can be added: image, moonvit, regions, text, video"),
         ("image,", [], "not a list of different names"),
         ("image,image", [], "not a list of different names"),
         ("text", [], "reads 'text' already"),
@@ -186,14 +186,14 @@ def test_what_cannot_be_grafted_is_explained(place, tmp_path, modality, assignme
 
 
 def test_a_modality_that_is_registered_later_can_be_grafted(place, tmp_path, monkeypatch):
-    """Any plugin's modality, under any name, `video` among them."""
+    """Any plugin's modality, under any name that is free."""
     from watersmeet.cli import graft as command
     from watersmeet.pipelines.models import local, modalities
     from watersmeet.plugins import ModalitySpec, Registry, get_registry
     from watersmeet.plugins.loader import LOADED, PluginRecord
 
     spec = ModalitySpec(
-        name="video",
+        name="film",
         media_types=("video/mp4",),
         encoder="watersmeet.tokenizers.image.encoder:Encoder",
         embedder="watersmeet.tokenizers.image.embedder:Embedder",
@@ -204,8 +204,8 @@ def test_a_modality_that_is_registered_later_can_be_grafted(place, tmp_path, mon
     registry = Registry([*get_registry().records(), record])
     for module in (command, local, modalities):
         monkeypatch.setattr(module, "get_registry", lambda: registry)
-    graft_command(str(place / "base"), "video,regions", tmp_path / "out", assignments=["video.patch=16"])
-    assert set(load_local(str(tmp_path / "out")).model.embedders) == {"text", "video", "regions"}
+    graft_command(str(place / "base"), "film,regions", tmp_path / "out", assignments=["film.patch=16"])
+    assert set(load_local(str(tmp_path / "out")).model.embedders) == {"text", "film", "regions"}
 
 
 def test_seeds_give_equal_and_different_weights(place, tmp_path):

@@ -4,7 +4,7 @@ from watersmeet.plugins.parts import Decoder, Embedder, Encoder
 
 def test_the_built_in_modalities_come_through_our_own_entry_points():
     found = get_registry()
-    for name in ("text", "image"):
+    for name in ("text", "image", "video"):
         assert found.modality_owner(name).distribution == "watersmeet"
         assert found.modality(name).summary
     assert found.modality("text").writes and not found.modality("image").writes and found.modality("image").atomic

@@ -1,0 +1,1 @@
+"""Videos as the patches that change, each with its place and its time."""
