@@ -10,16 +10,18 @@ fight each other. Where there is no compiler, every operator falls back to its t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -53,25 +55,59 @@ def _processor() -> str:
     return "|".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
 
 
+def _reached(name: str, sources: dict[str, bytes]) -> dict[str, bytes]:
+    """A source file and everything of ours that it includes, at any depth."""
+    found, open_names = {}, [name]
+    while open_names:
+        at = open_names.pop()
+        if at not in found and at in sources:
+            found[at] = sources[at]
+            open_names += re.findall(r'^#include "([^"]+)"', sources[at].decode(), re.MULTILINE)
+    return found
+
+
+def _mark(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One process at a time: all ranks of a first run would otherwise compile the same files on the same cores."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: whoever is last to finish renames the same library into place
+        yield
+        return
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _compile(compiler: str, sources: dict[str, bytes], target: Path) -> None:
-    """Build `target`, or raise RuntimeError with the compiler's last words."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    """Build `target`, or raise RuntimeError with the compiler's last words. Only what has changed is compiled."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         for name, text in sources.items():
             (Path(folder) / name).write_bytes(text)
 
         def run(*arguments: str) -> str | None:
-            done = subprocess.run([compiler, *arguments], cwd=folder, capture_output=True, text=True, timeout=300)
+            done = subprocess.run([compiler, *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
             return None if done.returncode == 0 else (done.stderr.strip() or "failed without a message")
+
+        def make(name: str, flags: tuple[str, ...]) -> tuple[str | None, Path]:
+            kept = target.parent / f"{_mark(sorted(_reached(name, sources).items()), flags, compiler, _processor())}.o"
+            error = None if kept.exists() else run(*flags, "-c", name, "-o", f"{name}.o")
+            if error is None and not kept.exists():
+                os.replace(Path(folder) / f"{name}.o", kept)
+            return error, kept
 
         error: str | None = "no flags to try"
         for extra in VARIANTS:
-            with ThreadPoolExecutor(len(SOURCES)) as pool:
-                made = list(pool.map(lambda name: run(*FLAGS, *extra, "-c", name, "-o", f"{name}.o"), SOURCES))  # noqa: B023
-            error = next((one for one in made if one), None)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = list(pool.map(lambda name: make(name, (*FLAGS, *extra)), SOURCES))  # noqa: B023
+            error = next((one for one, _ in made if one), None)
             if error is None:
                 undefined = ("-undefined", "dynamic_lookup") if platform.system() == "Darwin" else ()
-                error = run("-shared", *undefined, *(f"{name}.o" for name in SOURCES), "-o", "library.so")
+                error = run("-shared", *undefined, *(str(kept) for _, kept in made), "-o", "library.so")
             if error is None:
                 os.replace(Path(folder) / "library.so", target)
                 return
@@ -85,14 +121,16 @@ def _load() -> ctypes.CDLL | None:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     folder = resources.files(__package__ or "watersmeet.kernels.native")
     sources = {name: folder.joinpath(name).read_bytes() for name in (*HEADERS, *SOURCES)}
-    mark = hashlib.sha256(repr((sorted(sources.items()), FLAGS, VARIANTS, compiler, _processor())).encode()).hexdigest()
-    target = cache_folder() / f"{mark[:24]}.so"
+    target = cache_folder() / f"{_mark(sorted(sources.items()), FLAGS, VARIANTS, compiler, _processor())}.so"
     try:
         if not target.exists():
             if compiler is None:
                 raise RuntimeError("there is no C++ compiler (g++ or clang++)")
-            logger.info("compiling native operators into %s (once, some seconds)", target)
-            _compile(compiler, sources, target)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _alone(target.parent / "lock"):
+                if not target.exists():
+                    logger.info("compiling native operators into %s (once, some seconds)", target)
+                    _compile(compiler, sources, target)
         return ctypes.CDLL(str(target))
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         logger.warning("native operators are off and training is several times slower: %s", error)
