@@ -84,7 +84,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def _compile(compiler: str, sources: dict[str, bytes], target: Path) -> None:
-    """Build `target`, or raise RuntimeError with the compiler's last words. Only what has changed is compiled."""
+    """Build `target`, or raise RuntimeError with what the compiler found first. Only what has changed is compiled."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         for name, text in sources.items():
             (Path(folder) / name).write_bytes(text)
@@ -111,7 +111,8 @@ def _compile(compiler: str, sources: dict[str, bytes], target: Path) -> None:
             if error is None:
                 os.replace(Path(folder) / "library.so", target)
                 return
-    raise RuntimeError(error.splitlines()[-1] if error else "unknown error")
+    lines = (error or "").splitlines()  # the last ones are a picture of the line
+    raise RuntimeError(next((line for line in lines if "error" in line), lines[-1] if lines else "unknown error"))
 
 
 @functools.cache
