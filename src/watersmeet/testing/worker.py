@@ -1,0 +1,37 @@
+"""What runs in a spawned process, and how spans are compared across processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from watersmeet.core.stream import Span, content_key
+
+Print = tuple[bytes, bytes]
+"""Digest of a span's columns, and its key."""
+
+
+def columns(span: Span) -> bytes:
+    """Digest of everything in a span but its key."""
+    return content_key(
+        span.modality, span.data, span.coords, span.time_us, span.block, span.targets, span.weight, _plain(span.source)
+    )
+
+
+def prints(spans: Sequence[Span]) -> list[Print]:
+    """Columns and keys, in order."""
+    return [(columns(span), span.key) for span in spans]
+
+
+def _plain(source: Any) -> Any:
+    if isinstance(source, (list, tuple)):
+        return [_plain(value) for value in source]
+    return source if isinstance(source, (int, float, str, bytes, bool, type(None))) else repr(source)
+
+
+def encode_there(modality: str, encoder: Any, items: Sequence[Any]) -> tuple[str, list[list[Print]]]:
+    """In a worker: the package that brings the modality here, and the prints of all items."""
+    from watersmeet.plugins.registry import get_registry
+
+    owner = get_registry().modality_owner(modality).distribution
+    return owner, [prints(encoder.encode(item)) for item in items]
