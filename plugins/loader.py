@@ -25,6 +25,8 @@ from watersmeet.plugins.specs import ModalitySpec, PipelineSpec
 
 GROUP = "watersmeet.plugins"
 VARIABLE = "WATERSMEET_PLUGINS"
+ISOLATED = "WATERSMEET_ISOLATED"
+"""Environment variable of tests: where it is set, no installed package but watersmeet is looked at, in any process."""
 
 _MOST_SPECS = 1000
 
@@ -70,6 +72,12 @@ def normalise(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def _installed() -> Iterable[Any]:
+    if os.environ.get(ISOLATED):
+        return [importlib.metadata.distribution(hookspecs.PROJECT)]
+    return importlib.metadata.distributions()
+
+
 def find_plugins(distributions: Iterable[Any] | None = None) -> list[Found]:
     """Entry points of the group over all installed packages, the host's own first, then by name. Imports nothing.
 
@@ -78,7 +86,7 @@ def find_plugins(distributions: Iterable[Any] | None = None) -> list[Found]:
     """
     found: list[Found] = []
     seen: set[str] = set()
-    for distribution in importlib.metadata.distributions() if distributions is None else distributions:
+    for distribution in _installed() if distributions is None else distributions:
         try:
             points = [point for point in distribution.entry_points if point.group == GROUP]
             if not points:

@@ -19,13 +19,16 @@ def read_source(
 ) -> tuple[bytes, str]:
     """Content, and the name to use in messages.
 
-    what: a noun for items without a name ("image"). expected: what files are read, for messages. Raises DecodeError for a
-    folder, a file that is empty, larger than `max_bytes` (found out before it is read), or cannot be read.
+    what: a noun for items without a name ("image"). expected: what files are read, for messages. Raises DecodeError for what
+    is neither path nor bytes, a folder, a file that is empty, larger than `max_bytes` (found out before it is read), or cannot be read.
     """
     wanted = f", expected {expected}" if expected else ""
     if isinstance(source, (bytes, bytearray, memoryview)):
         raw, name = bytes(source), f"{what} of {len(source)} bytes"
     else:
+        if not isinstance(source, (str, os.PathLike)):
+            # rows of training data may hold any value where a file should be named
+            raise DecodeError(f"{what} is a {type(source).__name__}{wanted or ', expected a path or bytes'}")
         path = Path(source)
         name = str(path)
         try:

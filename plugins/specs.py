@@ -24,6 +24,11 @@ _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
+def is_name(name: object) -> bool:
+    """Whether a modality, a pipeline or a plugin may be called that: lower-case words joined by "-" or "_"."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class LazyTarget:
     """A class or function written as "module:attr", imported when `resolve` is called for the first time."""
@@ -66,7 +71,7 @@ def _checked_target(owner: str, field: str, target: Any) -> LazyTarget | type:
 
 
 def _check_common(spec: ModalitySpec | PipelineSpec, kind: str) -> str:
-    if not isinstance(spec.name, str) or not _NAME.fullmatch(spec.name):
+    if not is_name(spec.name):
         raise PluginError(f"{kind} name {spec.name!r} must be lower-case words joined by '-' or '_', e.g. 'my-sensor'")
     owner = f"{kind} {spec.name!r}"
     known = isinstance(spec.contract, int) and not isinstance(spec.contract, bool)

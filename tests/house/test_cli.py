@@ -16,6 +16,7 @@ from watersmeet.core.errors import RenderError, UsageError
 from watersmeet.plugins import PipelineSpec, Registry
 from watersmeet.plugins.loader import FAILED, LOADED, PluginRecord
 from watersmeet.plugins.result import Result
+from watersmeet.plugins.survey import Seen, brought
 
 
 class Echo:
@@ -42,6 +43,12 @@ class Echo:
         )
 
 
+def seen(record):
+    """A record in the form in which the lists see it."""
+    names = ("plugin", "target", "distribution", "version", "state", "error")
+    return Seen(**{name: getattr(record, name) for name in names}, brings=brought(record))
+
+
 @pytest.fixture
 def echo(monkeypatch, tmp_path):
     """A process whose only pipelines are `echo`, and `broken` of a plugin that failed; in an empty folder."""
@@ -59,6 +66,8 @@ def echo(monkeypatch, tmp_path):
         ),
     ]
     monkeypatch.setattr("watersmeet.plugins.registry._registry", Registry(records))
+    for home in ("lists", "plugins"):
+        monkeypatch.setattr(f"watersmeet.cli.{home}.survey", lambda: [seen(record) for record in records])
     monkeypatch.setattr("watersmeet.pipelines.models.open_model", lambda spec: f"<{spec}>")
     monkeypatch.setattr(Echo, "failure", None)
     monkeypatch.chdir(tmp_path)

@@ -226,18 +226,53 @@ def export(
     _print(export_command(model, out, dtype=dtype, mxfp4=mxfp4, rule=rule))
 
 
-@app.command()
+plugins_app = typer.Typer(help="List plugins, check one, or begin one.")
+app.add_typer(plugins_app, name="plugins", rich_help_panel=None)
+
+
+@plugins_app.callback(invoke_without_command=True)
 def plugins(
+    context: typer.Context,
     strict: Annotated[bool, typer.Option("--strict", help="Fail when a plugin failed to load.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list instead of lines.")] = False,
 ) -> None:
     """List plugins, their packages and their faults."""
-    from watersmeet.cli.lists import plugin_lines
+    if context.invoked_subcommand is None:
+        from watersmeet.cli.plugins import list_command
 
-    _print(plugin_lines())
-    if strict:
-        from watersmeet.plugins.registry import get_registry
+        list_command(strict=strict, as_json=as_json)
 
-        get_registry().raise_failures()
+
+@plugins_app.command("check")
+def plugins_check(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A plugin, its package, a modality or a pipeline.")],
+    items: Annotated[
+        list[str] | None, typer.Option("--item", metavar="FILE", help="An example to read; may be given several times.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the encoder or pipeline.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of lines.")] = False,
+) -> None:
+    """Hold a plugin against the contract and say what to change."""
+    from watersmeet.cli.plugins import check_command
+
+    if not check_command(name, items=items or [], assignments=settings or [], as_json=as_json):
+        raise typer.Exit(1)
+
+
+@plugins_app.command("new")
+def plugins_new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it brings, e.g. time-series.")],
+    kind: Annotated[str, typer.Option(metavar="KIND", help="modality or pipeline.")] = "modality",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Its folder, instead of watersmeet-NAME.")
+    ] = None,
+) -> None:
+    """Write the skeleton of a plugin's package, with tests that pass."""
+    from watersmeet.cli.plugins import new_command
+
+    _print(new_command(name, kind=kind, out=out))
 
 
 @app.command()

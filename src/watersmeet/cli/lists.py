@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
-from watersmeet.plugins.registry import get_registry
+from watersmeet.plugins.loader import FAILED
+from watersmeet.plugins.survey import Brought, Seen, collisions, survey
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -20,29 +22,75 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def pipeline_lines() -> list[str]:
     """Name, inputs and summary of each pipeline."""
-    registry = get_registry()
-    rows = [(spec.name, ", ".join(spec.inputs), spec.summary) for spec in registry.pipelines()]
+    rows = [(name, ", ".join(item.takes), item.summary) for name, item in _brought("pipeline")]
     return table(rows) or ["no pipelines; `watersmeet plugins` says why"]
 
 
 def modality_lines() -> list[str]:
     """Name, directions, media types and summary of each modality."""
-    rows = []
-    for spec in get_registry().modalities():
-        directions = "+".join(word for word, on in (("reads", spec.reads), ("writes", spec.writes)) if on)
-        rows.append((spec.name, directions, ", ".join(spec.media_types), spec.summary))
+    rows = [(name, item.directions, ", ".join(item.takes), item.summary) for name, item in _brought("modality")]
     return table(rows) or ["no modalities; `watersmeet plugins` says why"]
 
 
-def plugin_lines() -> list[str]:
-    """Name, state, package and what it brings, or the reason why it brings nothing."""
+def _brought(kind: str) -> list[tuple[str, Brought]]:
+    """What the plugins bring of a kind, under the name by which it is asked for."""
+    seen = survey()
+    taken = collisions(seen)
+    rows: dict[str, Brought] = {}
+    for one in seen:
+        for item in one.brings:
+            if item.kind == kind:
+                rows[_asked_for(one, item, taken)] = item
+    return sorted(rows.items())
+
+
+def _asked_for(one: Seen, item: Brought, taken: Mapping[tuple[str, str], list[Seen]]) -> str:
+    owners = taken.get((item.kind, item.name))
+    if owners is None or one.own:
+        return item.name
+    packages = {owner.distribution for owner in owners}
+    word = one.plugin if len(packages) < len(owners) else one.distribution
+    return f"{word}:{item.name}"
+
+
+def plugin_lines(seen: Sequence[Seen]) -> list[str]:
+    """Name, state, package and what it brings, or the reason why it brings nothing; below that, what is odd."""
+    taken = collisions(list(seen))
     rows = []
-    for record in get_registry().records():
-        brings = [f"modality {spec.name}" for spec in record.modalities]
-        brings += [f"pipeline {spec.name}" for spec in record.pipelines]
-        reason = record.error or ", ".join(brings)
-        rows.append((record.plugin, record.state, f"{record.distribution} {record.version}".strip(), reason))
+    for one in seen:
+        brings = []
+        for item in one.brings:
+            word = _asked_for(one, item, taken)
+            brings.append(f"{item.kind} {item.name}" + (f" (ask for {word})" if word != item.name else ""))
+        package = f"{one.distribution} {one.version}".strip()
+        rows.append((one.plugin, one.state, package, one.error or ", ".join(brings)))
     return table(rows) or ["no plugins are installed"]
+
+
+def plugin_oddities(seen: Sequence[Seen]) -> list[str]:
+    """One sentence for each thing that works and should not be so."""
+    sentences = []
+    for (kind, name), owners in collisions(list(seen)).items():
+        names = " and ".join(f"{owner.plugin} ({owner.distribution} {owner.version})" for owner in owners)
+        ours = "; the bare name means watersmeet's own" if any(owner.own for owner in owners) else ""
+        sentences.append(f"{kind} {name!r} is brought by {names}{ours}")
+    for one in seen:
+        if one.heavy:
+            sentences.append(f"{one.plugin} imports {one.heavy[0]} when it is only looked at, which makes lists slow")
+        if one.printed:
+            sentences.append(f"{one.plugin} prints when it is imported: {' '.join(one.printed.split())[:60]!r}")
+    return sentences
+
+
+def plugins_as_json(seen: Sequence[Seen]) -> str:
+    """The same as one JSON list."""
+    return json.dumps([asdict(one) for one in seen], indent=1, ensure_ascii=False)
+
+
+def failures(seen: Sequence[Seen]) -> str:
+    """One sentence that names every plugin that failed to load, "" where none did."""
+    failed = [f"{one.plugin} ({one.distribution} {one.version}): {one.error}" for one in seen if one.state == FAILED]
+    return f"{len(failed)} plugin(s) failed to load: {'; '.join(failed)}" if failed else ""
 
 
 def model_lines() -> list[str]:

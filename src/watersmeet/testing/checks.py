@@ -22,6 +22,10 @@ class NotApplicable(Exception):
     """The rule says nothing about this plugin; the message says why."""
 
 
+class NotLoaded(NotApplicable):
+    """There is nothing to hold the rule against."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check(Generic[SubjectT]):
     """One rule.
@@ -46,12 +50,14 @@ class Check(Generic[SubjectT]):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a check came to. detail: what was found, or why it was skipped. cause: what was raised."""
+    """What a check came to. detail: what was found, or why it was skipped. cause: what was raised. blocked: it was skipped
+    because one that it needs failed."""
 
     check: Check[Any]
     state: str
     detail: str = ""
     cause: BaseException | None = None
+    blocked: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for --json."""
@@ -92,11 +98,11 @@ class Examination(Generic[SubjectT]):
         broken = [number for number in check.needs if self._stands_in_the_way(number)]
         if broken:
             detail = f"waits for check {broken[0]} ({self.checks[broken[0]].name})"
-            return Outcome(check=check, state=SKIPPED, detail=detail)
+            return Outcome(check=check, state=SKIPPED, detail=detail, blocked=True)
         try:
             check.run(self.subject)
         except NotApplicable as reason:
-            return Outcome(check=check, state=SKIPPED, detail=str(reason))
+            return Outcome(check=check, state=SKIPPED, detail=str(reason), blocked=isinstance(reason, NotLoaded))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a plugin may raise anything, and the other checks shall still run
@@ -106,7 +112,7 @@ class Examination(Generic[SubjectT]):
 
     def _stands_in_the_way(self, number: int) -> bool:
         outcome = self.outcome(number)
-        return outcome.state == FAILED or outcome.detail.startswith("waits for check")
+        return outcome.state == FAILED or outcome.blocked
 
 
 def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:

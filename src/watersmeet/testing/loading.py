@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from concurrent.futures.process import BrokenProcessPool
+from typing import Protocol
 
 from watersmeet.plugins.guard import describe
 from watersmeet.plugins.loader import BLOCKED, FAILED, VARIABLE
-from watersmeet.testing.checks import CheckFailure, NotApplicable
+from watersmeet.plugins.survey import Seen
+from watersmeet.testing.checks import CheckFailure, NotApplicable, NotLoaded
 from watersmeet.testing.subject import Subject
 
 
-def loads_light(subject: Subject) -> None:
+class Loadable(Protocol):
+    """What the first checks look at: the plugin as a child process saw it."""
+
+    @property
+    def seen(self) -> Seen: ...
+
+
+def loads_light(subject: Loadable) -> None:
     """1: the module can be looked at without cost and without effect."""
     seen = subject.seen
     if seen.state == BLOCKED:
@@ -25,7 +34,7 @@ def loads_light(subject: Subject) -> None:
         raise CheckFailure(f"importing {seen.target} prints {seen.printed[:60]!r}")
 
 
-def contract_is_known(subject: Subject) -> None:
+def contract_is_known(subject: Loadable) -> None:
     """2: the plugin is written for a contract that this host keeps."""
     if subject.seen.state == FAILED and subject.seen.class_ == "ContractError":
         raise CheckFailure(subject.seen.error)
@@ -33,10 +42,10 @@ def contract_is_known(subject: Subject) -> None:
         raise NotApplicable("not loaded, see check 1 (light)")
 
 
-def spec_is_there(subject: Subject) -> None:
+def spec_is_there(subject: Loadable) -> None:
     """Without a spec there is nothing to check; 1 and 2 have said why."""
     if subject.seen.state != "loaded":
-        raise NotApplicable("the plugin is not loaded, see checks 1 and 2")
+        raise NotLoaded("the plugin is not loaded, see checks 1 and 2")
 
 
 def works_in_workers(subject: Subject) -> None:

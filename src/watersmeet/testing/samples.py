@@ -16,13 +16,14 @@ class Samples:
 
     ordinary   at least two different ones
     extreme    small, empty of content, odd
-    largest    big ones, of which one may reach `max_tokens`
+    grow       makes an item of a size: the larger, the more tokens, up to `largest`
     strict     whether random bytes can be told from media of this type
     """
 
     ordinary: tuple[Any, ...]
     extreme: tuple[Any, ...] = ()
-    largest: tuple[Any, ...] = ()
+    grow: Callable[[int], Any] | None = None
+    largest: int = 0
     strict: bool = False
 
 
@@ -74,9 +75,16 @@ def _images(media: str) -> Samples:
     return Samples(
         ordinary=tuple(image_bytes(picture(w, h, seed), form) for seed, (w, h) in enumerate(sizes)),
         extreme=tuple(image_bytes(picture(w, h), form) for w, h in [(1, 1), (1, 900), (900, 1), (700, 500)]),
-        largest=tuple(image_bytes(picture(w, h), form) for w, h in [(2048, 2048)]),
+        grow=lambda side: _flat(side, form),
+        largest=8192,
         strict=True,
     )
+
+
+def _flat(side: int, form: str) -> bytes:
+    from PIL import Image
+
+    return image_bytes(Image.new("RGB", (side, side), (120, 90, 60)), form)
 
 
 def sound(seconds: float, rate: int = 16_000, channels: int = 1, *, hertz: float = 440.0, loud: float = 0.5) -> bytes:
@@ -99,7 +107,8 @@ def _sounds(media: str) -> Samples:
     return Samples(
         ordinary=(sound(0.5), sound(0.3, 8_000, hertz=700.0), sound(0.8, 22_050, hertz=200.0, loud=0.2)),
         extreme=(sound(0.0), sound(2.0, loud=0.0), sound(0.4, 48_000, 2), sound(0.01, 96_000)),
-        largest=(sound(90.0, 16_000),),
+        grow=lambda samples: sound(samples / 16_000),
+        largest=16_000_000,
         strict=True,
     )
 
@@ -108,6 +117,8 @@ def _texts(media: str) -> Samples:
     return Samples(
         ordinary=("plain words, twice: plain words", "Grüße an alle, мир и 世界 🙂", b"bytes of UTF-8"),
         extreme=("a", "\n\n\n", "x" * 20_000, "\u200d\ufeff\x00"),
+        grow=lambda count: "word " * count,
+        largest=1_000_000,
     )
 
 
@@ -122,7 +133,8 @@ def _tables(media: str) -> Samples:
     return Samples(
         ordinary=(table(20, 0.3), table(37, 0.7), table(64, 1.1)),
         extreme=(table(1, 1.0), table(50, 0.0), table(3, 1e6), table(30, 0.5).replace(b"\n", b"\r\n")),
-        largest=(table(20_000, 0.1),),
+        grow=lambda rows: table(rows, 0.1),
+        largest=1_000_000,
     )
 
 
@@ -138,7 +150,8 @@ def _arrays(media: str) -> Samples:
     return Samples(
         ordinary=(array(rng.normal(size=40)), array(rng.normal(size=23).astype(np.float32)), array(np.arange(64))),
         extreme=(array(np.zeros(1)), array(np.zeros(100)), array(rng.normal(size=9) * 1e6)),
-        largest=(array(rng.normal(size=40_000)),),
+        grow=lambda count: array(np.arange(count) % 11),
+        largest=10_000_000,
         strict=True,
     )
 

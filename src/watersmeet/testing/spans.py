@@ -14,6 +14,7 @@ from watersmeet.core.errors import DecodeError, WatersmeetError
 from watersmeet.core.stream import Span, Stream, pack
 from watersmeet.testing.checks import CheckFailure, NotApplicable
 from watersmeet.testing.loading import spec_is_there
+from watersmeet.testing.samples import Samples
 from watersmeet.testing.subject import Example, Subject
 from watersmeet.testing.worker import columns, prints
 
@@ -179,18 +180,44 @@ def reaches_max_tokens(subject: Subject) -> None:
     spec_is_there(subject)
     most = _max_tokens(subject)
     make = getattr(subject.encoder, "largest", None)
-    if subject.largest is not None:
-        candidates = list(subject.largest)
-    elif callable(make):
-        candidates = [make()]
+    if subject.largest is None and not callable(make):
+        counts = [_grown(subject, one, most) for one in subject.samples if one.grow is not None]
     else:
-        candidates = [item for one in subject.samples for item in one.largest]
-    counts = [sum(span.n for span in subject.encoder.encode(item)) for item in candidates]
+        given = [make()] if subject.largest is None else subject.largest
+        counts = [sum(span.n for span in subject.encoder.encode(item)) for item in given]
     if most in counts:
         return
     if not counts:
         raise CheckFailure("there is no largest item to try: give the encoder a method largest()")
     raise CheckFailure(f"the largest item tried gives {max(counts)} tokens, but max_tokens is {most}")
+
+
+def _grown(subject: Subject, samples: Samples, most: int) -> int:
+    """Tokens of the largest made-up item that is read: doubled until it is refused, then halved in between."""
+
+    def count(size: int) -> int | None:
+        assert samples.grow is not None
+        try:
+            return sum(span.n for span in subject.encoder.encode(samples.grow(size)))
+        except DecodeError:
+            return None
+
+    best, low, high = 0, 1, 1
+    while high <= samples.largest:
+        found = count(high)
+        if found is None:
+            break
+        if found >= most:
+            return found
+        best, low, high = max(best, found), high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = count(middle) if middle <= samples.largest else None
+        if found is None:
+            high = middle
+        else:
+            best, low = max(best, found), middle
+    return best
 
 
 def positions_are_in_order(subject: Subject) -> None:
