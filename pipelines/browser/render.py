@@ -15,7 +15,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -32,6 +32,7 @@ MAX_HEIGHT = 16_000  # px; Chromium cannot capture much more in one piece
 MAX_SHEET = 8_000  # px along either side of a sheet of frames, below the largest texture of software rendering
 START_MS = 120_000  # a cold start on a busy machine takes long
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+LIVE = "http://pages.test"  # a name that no network has
 LOCAL_SCHEMES = ("file:", "data:", "blob:", "about:", "chrome-error:")
 FLAGS = (
     "--no-sandbox",  # a container's root has no user namespaces; pages have no network and no files of their own
@@ -218,7 +219,7 @@ class Browser:
                 tab.set_viewport_size({"width": width, "height": min(tall, MAX_HEIGHT)})
                 walk.run(f"__w.settle(document, 0, {settle})")
             raw = walk.run("__w.walk(document)")
-            return _capture(cdp), raw, log.blocked, late
+            return capture(cdp), raw, log.blocked, late
         except TimeoutError:
             self._unhang("strict")
             return None
@@ -299,7 +300,7 @@ class Browser:
                 f"() => {{ window.__w = {walker_source()}; window.run({scrolls}, {settle_ms}, {timeout_s * 500}) }}"
             )
             tab.wait_for_function("() => window.done", timeout=timeout_s * 1000, polling=30)
-            shot = _capture(tab.context.new_cdp_session(tab))
+            shot = capture(tab.context.new_cdp_session(tab))
             found = json.loads(tab.evaluate("() => JSON.stringify(window.done)"))  # one string is quicker than a tree
         except Error:
             self._unhang("frames")
@@ -327,6 +328,38 @@ class Browser:
             )
         return pages
 
+    # ------------------------------------------------------------------ a page to act on
+
+    @contextlib.contextmanager
+    def live(self, *, width: int, height: int, answer: Callable[[str], tuple[bytes, str] | None]) -> Iterator[Any]:
+        """A page of Playwright in a context of its own, for scripted use. Nothing of it comes from a network.
+
+        Whatever is asked of `LIVE` is given by `answer(path)`, as (content, media type) or None where there is nothing.
+        The page's timers stand still until its `clock` is told to run; styles neither move nor fade.
+        """
+        from urllib.parse import unquote, urlsplit
+
+        from playwright.sync_api import Error
+
+        def give(route: Any) -> None:
+            url = urlsplit(route.request.url)
+            found = answer(unquote(url.path)) if f"{url.scheme}://{url.netloc}" == LIVE else None
+            route.abort() if found is None else route.fulfill(body=found[0], content_type=found[1])
+
+        context = self._new_context("frames", True, viewport={"width": width, "height": height})
+        try:
+            context.route("**/*", give)
+            page = context.new_page()
+            page.set_default_timeout(START_MS)
+            page.on("dialog", lambda dialog: dialog.dismiss())
+            page.clock.install(time=0)
+            yield page
+        except Error as error:
+            raise RenderError(f"the browser failed on a page that is acted on: {_first_line(error)}") from error
+        finally:
+            with contextlib.suppress(Exception):
+                context.close()
+
     # ------------------------------------------------------------------ the browser itself
 
     def _scratch(self) -> Path:
@@ -337,20 +370,22 @@ class Browser:
     def _context(self, which: str, javascript: bool) -> Any:
         key = (which, javascript)
         if key not in self._contexts:
-            browser = self._launch(which)
-            context = browser.new_context(
-                java_script_enabled=javascript,
-                device_scale_factor=1,
-                reduced_motion="reduce",
-                color_scheme="light",
-                locale="en-US",
-                timezone_id="UTC",
-                service_workers="block",
-                accept_downloads=False,
-                offline=True,
-            )
-            self._contexts[key] = context
+            self._contexts[key] = self._new_context(which, javascript)
         return self._contexts[key]
+
+    def _new_context(self, which: str, javascript: bool, **other: Any) -> Any:
+        return self._launch(which).new_context(
+            java_script_enabled=javascript,
+            device_scale_factor=1,
+            reduced_motion="reduce",
+            color_scheme="light",
+            locale="en-US",
+            timezone_id="UTC",
+            service_workers="block",
+            accept_downloads=False,
+            offline=True,
+            **other,
+        )
 
     def _launch(self, which: str) -> Any:
         held = self._strict if which == "strict" else self._frames
@@ -452,10 +487,15 @@ class _World:
         return answer["result"].get("value")
 
 
-def _capture(cdp: Any) -> Image.Image:
+def capture(cdp: Any, clip: tuple[int, int, int, int] | None = None) -> Image.Image:
+    """What the page shows, or of that the part `clip` (left, top, right, bottom)."""
     import base64
 
-    data = cdp.send("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True})["data"]
+    options: dict[str, Any] = {"format": "png", "optimizeForSpeed": True}
+    if clip is not None:
+        x, y, right, bottom = clip
+        options["clip"] = {"x": x, "y": y, "width": right - x, "height": bottom - y, "scale": 1}
+    data = cdp.send("Page.captureScreenshot", options)["data"]
     return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
 
 
