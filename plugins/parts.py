@@ -91,5 +91,5 @@ class Pipeline(Protocol):
     """`Pipeline(settings)`; runs one task from input files to output files."""
 
     def run(self, inputs: Sequence[Any], model: Any, out_dir: Path, progress: Progress) -> Any:
-        """Write the results below `out_dir` and return a record with `files`, `scores` and `warnings`."""
+        """Write the results below `out_dir` and return a `Result`. model: what the user named, or None with `own_model`."""
         ...

@@ -132,6 +132,7 @@ class PipelineSpec:
     summary    one line for lists
     inputs     what it takes, e.g. ("image/png", "image/jpeg")
     pipeline   class, see `parts.Pipeline`
+    own_model  it brings a model of its own: none is loaded for it, and it gets None where others get the user's model
     """
 
     name: str
@@ -139,6 +140,7 @@ class PipelineSpec:
     summary: str = ""
     inputs: tuple[str, ...] = ()
     pipeline: Target
+    own_model: bool = False
 
     def __post_init__(self) -> None:
         owner = _check_common(self, "pipeline")

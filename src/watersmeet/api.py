@@ -252,7 +252,10 @@ class Engine:
         made = registry.resolve_pipeline(pipeline)(named)
         folder = Path(tempfile.mkdtemp(prefix="watersmeet-")) if out is None else Path(out)
         result: Result = made.run(
-            [str(file) for file in files], self.opened, folder, progress or (lambda what, share: None)
+            [str(file) for file in files],
+            None if spec.own_model else self.opened,
+            folder,
+            progress or (lambda what, share: None),
         )
         return result
 

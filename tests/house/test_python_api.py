@@ -10,6 +10,7 @@ from PIL import Image
 
 import watersmeet
 from watersmeet.cli.fresh import new_command
+from watersmeet.cli.run import run_pipeline
 from watersmeet.core.errors import CheckpointError, DecodeError, PluginError, UsageError
 from watersmeet.core.stream import pack
 
@@ -206,7 +207,8 @@ class Recorder:
 
     def run(self, inputs, model, out_dir, progress):
         progress("done", 1.0)
-        return watersmeet.Result(out_dir=out_dir, summary=json.dumps([inputs, self.settings]))
+        told = [inputs, self.settings, None if model is None else model.name]
+        return watersmeet.Result(out_dir=out_dir, summary=json.dumps(told))
 
 
 @pytest.fixture
@@ -214,9 +216,13 @@ def recorder(monkeypatch):
     from watersmeet.plugins import registry
     from watersmeet.plugins.loader import LOADED, PluginRecord
 
-    spec = watersmeet.PipelineSpec(name="record", inputs=("image/png", "video/mp4"), pipeline=Recorder)
+    how = {"inputs": ("image/png", "video/mp4"), "pipeline": Recorder}
+    specs = (
+        watersmeet.PipelineSpec(name="record", **how),
+        watersmeet.PipelineSpec(name="record-alone", own_model=True, **how),
+    )
     about = {"plugin": "record", "target": "here", "distribution": "tests", "version": "1", "state": LOADED}
-    mine = PluginRecord(pipelines=(spec,), **about)
+    mine = PluginRecord(pipelines=specs, **about)
     monkeypatch.setattr(registry, "_registry", registry.Registry([*registry.get_registry().records(), mine]))
 
 
@@ -227,8 +233,14 @@ def test_run_tells_files_from_settings_by_what_the_pipeline_takes(fresh, rows, r
     done = ws.run(
         "record", red, image=[blue, Path(red)], target="x", out=tmp_path, progress=lambda *how: told.append(how)
     )
-    assert json.loads(done.summary) == [[red, blue, red], {"target": "x"}] and done.out_dir == tmp_path and told
+    assert (
+        json.loads(done.summary) == [[red, blue, red], {"target": "x"}, ws.name] and done.out_dir == tmp_path and told
+    )
     assert ws.run("record", image=red).out_dir.is_dir()
+    # one with a model of its own is given no other, and none is loaded for it
+    assert json.loads(ws.run("record-alone", image=red).summary) == [[red], {}, None]
+    done = run_pipeline("record-alone", [red], out=tmp_path, model="a model that is not there")
+    assert json.loads(done.summary) == [[red], {}, None]
     with pytest.raises(DecodeError, match=r"there is no file gone.png"):
         ws.run("record", image="gone.png")
     with pytest.raises(UsageError, match="input 0 of record is a Image, expected the path of a file"):

@@ -29,7 +29,7 @@ def run_pipeline(
     CheckpointError for an unknown model; otherwise what the pipeline raises.
     """
     registry = get_registry()
-    registry.pipeline(name)  # says which names there are before anything slow is imported
+    spec = registry.pipeline(name)  # says which names there are before anything slow is imported
     settings = parse_assignments(assignments)
     if target is not None:
         if settings.get("target", target) != target:
@@ -43,8 +43,9 @@ def run_pipeline(
     with show_progress() as progress:
         # a wrong setting should be told before a model is read, so the pipeline comes first
         pipeline = registry.resolve_pipeline(name)(settings)
-        progress(f"loading model {model}", 0.0)
-        opened = open_model(model)
+        if not spec.own_model:
+            progress(f"loading model {model}", 0.0)
+        opened = None if spec.own_model else open_model(model)
         result: Result = pipeline.run(list(inputs), opened, out, progress)
     for warning in result.warnings:
         print(f"warning: {warning}", file=sys.stderr)
