@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from watersmeet.core.stream import pack as pack
     from watersmeet.pipelines.models import open_model as open_model
     from watersmeet.plugins.hookspecs import hookimpl as hookimpl
+    from watersmeet.plugins.processors import ProcessorEncoder as ProcessorEncoder
     from watersmeet.plugins.registry import get_registry as get_registry
     from watersmeet.plugins.result import Result as Result
     from watersmeet.plugins.settings import read_settings as read_settings
@@ -49,6 +50,7 @@ _HOMES = {
     "ModelConfig": "core.config",
     "Packed": "core.stream",
     "PipelineSpec": "plugins.specs",
+    "ProcessorEncoder": "plugins.processors",
     "Result": "plugins.result",
     "Span": "core.stream",
     "Stream": "core.stream",

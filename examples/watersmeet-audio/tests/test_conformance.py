@@ -1,0 +1,5 @@
+from watersmeet.testing import ModalityTests
+
+
+class TestAudio(ModalityTests):
+    modality = "audio"
