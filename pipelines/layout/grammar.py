@@ -7,12 +7,10 @@ symbols that lead to the end are left.
 
 from collections.abc import Mapping, Sequence
 
-import llguidance
 import numpy as np
-from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.pipelines.layout import markup
+from watersmeet.pipelines.layout.constrained import SymbolGrammar, SymbolMask, token_set
 from watersmeet.pipelines.layout.tree import CONTAINERS, CONTROLS, PICTURES, TEXTS
 
 MAX_DEPTH = 14
@@ -23,7 +21,7 @@ def lark(ids: Mapping[str, int]) -> str:
     """The grammar in llguidance's Lark dialect over token ids; `ids` maps each symbol to its id."""
 
     def tokens(names: Sequence[str]) -> str:
-        return f"<[{','.join(_ranges(sorted(ids[name] for name in names)))}]>"
+        return token_set(ids, names)
 
     kinds = {
         name: tokens([f"<{k}>" for k in group])
@@ -49,44 +47,11 @@ close: <[{ids[markup.CLOSE]}]>
 """
 
 
-def _ranges(ids: list[int]) -> list[str]:
-    out: list[list[int]] = []
-    for i in ids:
-        if out and i == out[-1][1] + 1:
-            out[-1][1] = i
-        else:
-            out.append([i, i])
-    return [str(a) if a == b else f"{a}-{b}" for a, b in out]
-
-
-class _Vocabulary:
-    """What llguidance wants to know of a tokenizer; every markup symbol is a special token of its own."""
-
-    bos_token_id = None
-
-    def __init__(self, ids: Mapping[str, int], vocab_size: int, eos_id: int) -> None:
-        self.eos_token_id = eos_id
-        names = {i: name for name, i in ids.items()}
-        self.tokens = [names.get(i, f"<#{i}>").encode() for i in range(vocab_size)]
-        self.special_token_ids = list(range(vocab_size))
-
-    def __call__(self, text: bytes) -> list[int]:
-        return []
-
-
-class LayoutGrammar:
+class LayoutGrammar(SymbolGrammar):
     """The grammar compiled once for a vocabulary; `mask()` starts one decoding."""
 
     def __init__(self, ids: Mapping[str, int], vocab_size: int, eos_id: int) -> None:
-        missing = [s for s in markup.symbols() if s not in ids]
-        if missing:
-            raise ConfigError(
-                f"the vocabulary lacks {len(missing)} layout symbols, {missing[0]} first; use a tokenizer trained with them"
-            )
-        self.ids, self.vocab_size, self.eos_id = dict(ids), vocab_size, eos_id
-        self.tokenizer = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Vocabulary(ids, vocab_size, eos_id)), n_vocab=vocab_size, slices=[]
-        )
+        super().__init__(ids, vocab_size, eos_id, symbols=markup.symbols(), what="layout")
         self.lark = lark(ids)
 
     def mask(self, *, texts: int, shapes: int, text_offset: int = 0, shape_offset: int = 0) -> "LayoutMask":
@@ -94,16 +59,12 @@ class LayoutGrammar:
         return LayoutMask(self, texts, shapes, text_offset, shape_offset)
 
 
-class LayoutMask:
+class LayoutMask(SymbolMask):
     """The state of one decoding: which tokens may come next."""
 
     def __init__(self, grammar: LayoutGrammar, texts: int, shapes: int, text_offset: int, shape_offset: int) -> None:
-        self.grammar = grammar
+        super().__init__(grammar, grammar.lark)
         ids = grammar.ids
-        self.matcher = llguidance.LLMatcher(grammar.tokenizer, grammar.lark)
-        if error := self.matcher.get_error():
-            raise ConfigError(f"the layout grammar does not compile: {error}")
-        self._bits = allocate_token_bitmask(1, grammar.vocab_size)
         self._free = np.ones(grammar.vocab_size, dtype=bool)
         for letter, limit, count, offset in (
             ("t", markup.MAX_TEXTS, texts, text_offset),
@@ -128,8 +89,7 @@ class LayoutMask:
         At least one id is always allowed, and following the allowed ids always reaches the end within the budget if
         the budget was at least 8 at the start.
         """
-        fill_next_token_bitmask(self.matcher, self._bits)
-        bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self.grammar.vocab_size].astype(bool)
+        bits = self.allowed_by_grammar()
         out = bits & self._free
         if not (bits[self._text_refs] & self._free[self._text_refs]).any() and not self._free[self._text_refs].any():
             out[self._texts] = False  # no text is left to refer to
@@ -143,19 +103,15 @@ class LayoutMask:
         eos, close = self.grammar.eos_id, self.grammar.ids[markup.CLOSE]
         for end in (eos, close):
             if out[end]:
-                only = np.zeros_like(out)
-                only[end] = True
-                return only
+                return self.only(end)
         short = out.copy()
         short[self._opens] = False
         return short if short.any() else out
 
     def accept(self, token: int) -> None:
         """Move past `token`. Raises DecodeError if the grammar does not allow it here."""
-        if token == self.grammar.eos_id:
+        if not self.consume(token):
             return
-        if not self.matcher.consume_token(token):
-            raise DecodeError(f"token {token} does not continue the layout markup; sample only from `allowed`")
         if token in self._refs:
             self._free[token] = False
         elif token in self._open_set:

@@ -20,22 +20,6 @@ from watersmeet.core.errors import DecodeError
 Action = Literal["click", "type", "scroll", "navigate", "hover", "key", "wait"]
 ACTIONS: tuple[str, ...] = get_args(Action)
 WITH_TEXT = ("type", "scroll", "key")
-PATTERNS = (
-    "modal",
-    "toast",
-    "dropdown",
-    "popover",
-    "tabs",
-    "inline validation",
-    "required field",
-    "field format",
-    "autosave",
-    "pagination",
-    "drag",
-    "busy state",
-    "theme switch",
-)
-"""Names of patterns that training data use; a specification may hold others."""
 SCHEMA_FILE = "spec.schema.json"
 MAX_BYTES = 64 * 2**20
 

@@ -195,7 +195,7 @@ def test_the_flow_graph_has_an_arrow_for_each_pair_of_screens():
     assert [node.stays for node in flow.nodes] == [6, 0, 0]
     assert [(edge.label, edge.first) for edge in flow.edges] == [("3, 8", 3), ("4", 4), ("9", 9), ("10", 10)]
     for node in flow.nodes:
-        assert 0 <= node.x and node.x + WIDE <= flow.width and 0 <= node.y and node.y + HIGH <= flow.height
+        assert node.x >= 0 and node.x + WIDE <= flow.width and node.y >= 0 and node.y + HIGH <= flow.height
     for edge in flow.edges:
         numbers = [float(n) for n in re.findall(r"-?[\d.]+", edge.path)]
         for x, y in (numbers[:2], numbers[4:]):
