@@ -1,15 +1,18 @@
-"""Next-token loss that never holds all logits at once.
+"""Next-token loss that never holds all logits at once, and which modality a target belongs to.
 
-Legend of shapes: n supervised positions, D hidden width, V vocabulary.
+Legend of shapes: n supervised positions, D hidden width, V vocabulary, T tokens of a packed batch, Q modalities.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from watersmeet.core.stream import Packed
 from watersmeet.kernels.native import cross_entropy_rows
 
 ROWS = 512
@@ -59,3 +62,26 @@ def linear_cross_entropy(
     """
     learn = torch.is_grad_enabled() and (hidden_nD.requires_grad or head_VD.requires_grad)
     return _LinearCrossEntropy.apply(hidden_nD, head_VD, target_n, weight_n, learn)
+
+
+def subject_ids(packed: Packed, output: str) -> Tensor:
+    """[T] int64: the modality that the target of every position belongs to, an index into `packed.modality_names`.
+
+    All targets are of the modality `output`, so what tells them apart is what was read last: the modality of the last token up
+    to the position, in its own stream, that is not of `output`; `output` itself where there is none.
+    """
+    ids_T = packed.modality_ids
+    own = packed.modality_names.index(output) if output in packed.modality_names else -1
+    position_T = torch.arange(packed.T, device=ids_T.device)
+    last_T = torch.where(ids_T == own, -1, position_T).cummax(0).values
+    bounds = packed.cu_seqlens.to(torch.int64)
+    start_T = torch.repeat_interleave(bounds[:-1], bounds.diff(), output_size=packed.T)
+    return torch.where(last_T >= start_T, ids_T[last_T.clamp(min=0)], own)
+
+
+def weigh_subjects(packed: Packed, output: str, weights: Mapping[str, float]) -> Packed:
+    """The same batch, with the weight of every target multiplied by that of its modality in `weights` (1 where not named)."""
+    if not weights:
+        return packed
+    factor_Q = torch.tensor([weights.get(name, 1.0) for name in packed.modality_names], device=packed.weight.device)
+    return replace(packed, weight=packed.weight * factor_Q[subject_ids(packed, output)])

@@ -20,7 +20,7 @@ from watersmeet.core.model.fused import fused_step, trunk_of
 from watersmeet.core.model.joint import Joint
 from watersmeet.core.model.kda import KimiDeltaAttention
 from watersmeet.core.model.layer import DecoderLayer, Query, Residual
-from watersmeet.core.model.loss import linear_cross_entropy
+from watersmeet.core.model.loss import linear_cross_entropy, subject_ids
 from watersmeet.core.model.moe import LatentMoE, Router, RouterRecord
 from watersmeet.core.model.ops import Layout, Linear, RMSNorm, Step
 from watersmeet.core.model.stored import stored_views
@@ -36,7 +36,7 @@ class LossOutput:
     loss_sum         scalar, sum of weight * cross entropy in nats; differentiable (for accumulation over micro-batches)
     weight_sum       scalar float32, sum of the weights
     modality_names   the Q names that the next three index
-    modality_loss    [Q] float32, sum of weight * cross entropy at positions of each modality
+    modality_loss    [Q] float32, sum of weight * cross entropy of the targets of each modality, see `loss.subject_ids`
     modality_weight  [Q] float32
     expert_load      [MoE layers, Q, E] int64, picks of every expert by tokens of each modality
     """
@@ -203,7 +203,7 @@ class Model(nn.Module):
         loss_sum, nll_n = linear_cross_entropy(
             hidden_TD.index_select(0, supervised_n), self.lm_head.weight, packed.targets[supervised_n], weight_n
         )
-        ids_n = packed.modality_ids[supervised_n]
+        ids_n = subject_ids(packed, self.config.output_modality)[supervised_n]
         weight_sum = weight_n.sum()
         experts = self.config.num_experts
         load = torch.stack(record.load) if record.load else packed.modality_ids.new_zeros(0, len(names), experts)

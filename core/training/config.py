@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 from dataclasses import dataclass, field
@@ -153,6 +154,20 @@ class LoraSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossSection:
+    """`[loss]`: `weights` by modality, 1 where not named: a target counts so many times, in the loss that is trained and in the
+    one that is reported for all together. It belongs to the modality that was read last before it, see `model.loss.subject_ids`.
+    """
+
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in self.weights.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ConfigError(f"loss.weights.{name} is {value!r}, expected a number of at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScheduleSection:
     """`[schedule]`: see `schedule.lr_factor`. `decay` counts steps of the WSD tail; a fraction below 1 is of `steps`."""
 
@@ -233,6 +248,7 @@ class TrainConfig:
             raise ConfigError(f"dataset is {self.dataset!r}, expected 'package.module:attribute'")
 
     def with_values(self, **changes: Any) -> TrainConfig:
+    loss: LossSection = field(default_factory=LossSection)
         """A copy with dotted fields changed: `config.with_values(**{"schedule.steps": 10, "seed": 2})`."""
         result = self
         for path, value in changes.items():

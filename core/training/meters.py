@@ -45,7 +45,7 @@ class Meters:
         """Plain numbers for the log; `reduce` sums a tensor over processes.
 
         loss              mean over all weighted targets (nats)
-        loss_by_modality  the same for targets at positions of each modality
+        loss_by_modality  the same for the targets of each modality, which are those after it, see `model.loss.subject_ids`
         load_max, load_min  load of the busiest and the idlest expert of any layer, as a multiple of the mean load
         load              per layer and expert, as a multiple of the mean
         used              fraction of experts whose load is above a tenth of the mean

@@ -30,8 +30,9 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from torch import nn
 
-from watersmeet.core.errors import UsageError, WatersmeetError
+from watersmeet.core.errors import ConfigError, UsageError, WatersmeetError
 from watersmeet.core.model.depth import recorded_depth
+from watersmeet.core.model.loss import weigh_subjects
 from watersmeet.core.model.model import Model
 from watersmeet.core.stream import Packed
 from watersmeet.core.training.board import Board
@@ -117,6 +118,10 @@ class Trainer(Saved):
         trained = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
         if wrong := [name for name, param in trained if param.dtype != torch.float32]:
             raise WatersmeetError(f"trainer: parameter {wrong[0]!r} is not float32; masters must be")
+        if unknown := sorted(set(config.loss.weights) - set(model.modality_names)):
+            raise ConfigError(
+                f"loss.weights names {unknown[0]!r}, but the model reads {', '.join(model.modality_names)}"
+            )
         self.model = model
         model.compute_dtype = torch.bfloat16 if config.run.precision == "bf16" else torch.float32
         self.device = self.accelerator.device
@@ -205,12 +210,17 @@ class Trainer(Saved):
 
     # --- one step -----------------------------------------------------------------------------------------------
 
+    def _on_device(self, batch: Batch) -> Packed:
+        """Where the model is, with targets weighed by modality."""
+        packed = batch.packed.to(self.device) if self.device.type != "cpu" else batch.packed
+        return weigh_subjects(packed, self.model.config.output_modality, self.config.loss.weights)
+
     def _step(self, batches: list[Batch]) -> dict[str, Any]:
         """Forward, backward, clip, update; returns what the log wants to know."""
         self.module.train()
         every = self.config.run.measure_every
         measure = every > 0 and (self.counters.step + 1) % every == 0
-        packed = [batch.packed.to(self.device) if self.device.type != "cpu" else batch.packed for batch in batches]
+        packed = [self._on_device(batch) for batch in batches]
         targets = self.team.sum(sum(p.weight.sum() for p in packed)).item()  # type: ignore[arg-type]
         self.meters.reset()
         self.qk_clip.begin(exact=measure)
@@ -440,8 +450,7 @@ class Trainer(Saved):
         for first in range(0, len(self._val), self.world):
             mine = first + self.team.rank
             batch = self._val[min(mine, len(self._val) - 1)]
-            packed = batch.packed.to(self.device) if self.device.type != "cpu" else batch.packed
-            out = self.module(Batch(**{**vars(batch), "packed": packed}))
+            out = self.module(Batch(**{**vars(batch), "packed": self._on_device(batch)}))
             self.meters.add(out, counts=mine < len(self._val))
         return self.meters.result(self.team.sum)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class Options:
     root            folder of the media; None: the folder of the file
     urls            read https addresses; url_bytes, url_seconds: limits of one file
     max_tokens      tokens of a batch, which a sample must fit into; too_long: "error" or "drop" (dropped ones are counted)
-    roles           weight of a role's messages; modalities: factor for what is learnt in rows with media of a modality
+    roles           weight of a role's messages
     turns           see `Delimiters`; None: what the checkpoint says, else the default
     video           see `Sampling`; None: the same
     reasoning       official forms: "auto" (as each row has it), "on" or "off"
@@ -57,7 +57,6 @@ class Options:
     max_tokens: int = 4096
     too_long: str = "error"
     roles: Mapping[str, float] | None = None
-    modalities: Mapping[str, float] | None = None
     turns: Mapping[str, Any] | None = None
     video: Mapping[str, Any] | None = None
     reasoning: str = "auto"
@@ -66,10 +65,9 @@ class Options:
         for name, allowed in (("too_long", ("error", "drop")), ("reasoning", ("auto", "on", "off"))):
             if getattr(self, name) not in allowed:
                 raise ConfigError(f"data option {name} is {getattr(self, name)!r}, expected {' or '.join(allowed)}")
-        for table in (self.roles, self.modalities):
-            for name, value in (table or {}).items():
-                if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-                    raise ConfigError(f"weight of {name!r} is {value!r}, expected a number of at least 0")
+        for name, value in (self.roles or {}).items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+                raise ConfigError(f"weight of {name!r} is {value!r}, expected a number of at least 0")
         if wrong := sorted(set(self.roles or {}) - set(DEFAULT_ROLES)):
             raise ConfigError(f"weight for a role {wrong[0]!r}, expected {', '.join(DEFAULT_ROLES)}")
 
@@ -85,10 +83,6 @@ class Conversations:
         self.reading, self.options = reading, options
         self.kinds = get_registry().modality_names(without=reading.output)
         self.roles = DEFAULT_ROLES | {name: float(value) for name, value in (options.roles or {}).items()}
-        if wrong := sorted(set(options.modalities or {}) - set(reading.settings)):
-            raise ConfigError(
-                f"weight for a modality {wrong[0]!r}, but {reading.name} reads {', '.join(reading.settings)}"
-            )
         root = Path(options.root) if options.root is not None else Path(path).parent
         self._fetcher = Fetcher(max_bytes=options.url_bytes, seconds=options.url_seconds)
         self.media = Media(root=root, fetch=self._fetcher if options.urls else None)
@@ -180,20 +174,11 @@ class Conversations:
 
         writer = self.reading.writer
         if self.delimiters is not None:
-            made = native_lesson(row, self.delimiters, writer, encode, self.roles)
-        else:
-            try:
-                made = self._official_lesson(row, encode)
-            except (UsageError, ConfigError) as error:
-                raise RowError(f"{row.where}: {error}") from error
-        factor = self._factor({span.modality for span in made.spans})
-        return made if factor == 1.0 else Lesson(spans=made.spans, weights=tuple(w * factor for w in made.weights))
-
-    def _factor(self, present: Collection[str]) -> float:
-        """For all of a row: the largest of its media's factors, of a row without media that of what the model writes."""
-        factors, output = self.options.modalities or {}, self.reading.output
-        media = [float(factors.get(name, 1.0)) for name in present if name != output]
-        return max(media) if media else float(factors.get(output, 1.0))
+            return native_lesson(row, self.delimiters, writer, encode, self.roles)
+        try:
+            return self._official_lesson(row, encode)
+        except (UsageError, ConfigError) as error:
+            raise RowError(f"{row.where}: {error}") from error
 
     def encode(self, part: Item, index: int) -> list[Span]:
         """Spans of a part. Raises DecodeError naming what is wrong with it."""
@@ -326,22 +311,30 @@ def _quarantined(path: Path) -> set[tuple[str, int]]:
 
 
 def open_conversations(
-    split: str, *, path: str, model: str, fingerprint: str | None = None, val_path: str | None = None, **options: Any
+    split: str,
+    *,
+    path: str,
+    model: str,
+    fingerprint: str | None = None,
+    val_path: str | None = None,
+    val_fingerprint: str | None = None,
+    **options: Any,
 ) -> Conversations:
     """The set of a recipe: `path` for "train", `val_path` for "val".
 
     model: the folder whose encoders read it. fingerprint: of the content that the run began with; a file that was changed
-    since is refused, because the run would go on with other rows.
+    since is refused, because the run would go on with other rows. val_fingerprint: the same of the held-out rows, which a run
+    may change; it then forgets how the old ones judged.
     """
     if split != "train" and val_path is None:
         raise ConfigError("val_options name no val_path, expected a file of rows that are held out")
     names = set(Options.__dataclass_fields__)
     if unknown := sorted(set(options) - names):
         raise ConfigError(f"dataset_options has an unknown key {unknown[0]!r}; keys are {', '.join(sorted(names))}")
-    chosen = path if split == "train" else val_path
+    chosen, known = (path, fingerprint) if split == "train" else (val_path, val_fingerprint)
     found = Conversations(str(chosen), read_folder(model), Options(**options))
-    if split == "train" and fingerprint is not None and found.source.fingerprint != fingerprint:
+    if known is not None and found.source.fingerprint != known:
         raise ConfigError(
-            f"{path}: has changed since this run began; bring the old file back, or start anew with --fresh"
+            f"{chosen}: has changed since this run began; bring the old file back, or start anew with --fresh"
         )
     return found

@@ -91,15 +91,6 @@ def test_weights_by_role_by_message_and_by_part(models, rows, kit, model):
     assert "two?" in learnt(with_user)
     weights = torch.cat([span.weight for span in with_user.sample(0, RNG).spans])
     assert set(weights.tolist()) == {0.0, 0.25, 1.0}
-    half = kit.open(path, getattr(models, model), modalities={"text": 0.5})
-    assert set(torch.cat([span.weight for span in half.sample(0, RNG).spans]).tolist()) == {0.0, 0.5}
-
-
-def test_weights_of_modalities_act_on_rows_that_hold_them(models, rows, kit, tmp_path):
-    (tmp_path / "a.png").write_bytes(kit.png())
-    data = kit.open(rows([kit.about("a.png"), kit.talk("one?", "Yes.")]), models.turns, modalities={"image": 3.0})
-    tops = [max(float(s.weight.max()) for s in data.sample(i, RNG).spans) for i in (0, 1)]
-    assert tops == [3.0, 1.0]
 
 
 def test_fault_9_text_alone_is_a_normal_case_for_a_model_that_sees(models, rows, kit):
