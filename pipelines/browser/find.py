@@ -1,10 +1,11 @@
-"""Where the browser is."""
+"""Where the browser is, and which pages there are for it."""
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from watersmeet.core.errors import RenderError
+from watersmeet.core.errors import RenderError, UsageError
 
 VARIABLE = "WATERSMEET_CHROMIUM"
 SYSTEM_NAMES = (
@@ -71,3 +72,16 @@ def _managed() -> Path | None:
                     if path.is_file() and os.access(path, os.X_OK):
                         return path
     return None
+
+
+def find_pages(inputs: Sequence[Path]) -> list[Path]:
+    """The HTML files among `inputs` and below its folders, sorted, each once. Raises UsageError when there are none."""
+    found: dict[Path, None] = {}
+    for item in inputs:
+        if not item.exists():
+            raise UsageError(f"{item}: there is no such file or folder")
+        below = sorted(p for p in item.rglob("*") if p.suffix.lower() in (".html", ".htm")) if item.is_dir() else [item]
+        found |= dict.fromkeys(below)
+    if not found:
+        raise UsageError(f"{', '.join(map(str, inputs))}: no .html file in there")
+    return list(found)

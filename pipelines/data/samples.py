@@ -30,6 +30,7 @@ from watersmeet.pipelines.data.collect import Record, read_chunk
 from watersmeet.pipelines.data.reading import Bounds, seen_lines, worn
 from watersmeet.pipelines.layout import markup
 from watersmeet.pipelines.layout.regions import Regions
+from watersmeet.pipelines.layout.tree import Node
 
 VARIANTS = 3
 # a quarter of the size: regions carry the details, and patches are most of a sample's tokens
@@ -72,8 +73,17 @@ def encoders() -> dict[str, Any]:
     }
 
 
-def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -> Sample:
-    """The sample of one rendered view. Raises Rejected with the reason when the view is of no use."""
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a rendered view shows: the tree to write, its lines as a reader would have them, and a name for equal views."""
+
+    tree: Node
+    lines: list[tuple[Bounds, str]]
+    digest: str
+
+
+def look_at(record: Record) -> Seen:
+    """Tree and lines of one rendered view. Raises Rejected for too few lines or too many."""
     from watersmeet.pipelines.layout.simplify import to_tree
     from watersmeet.pipelines.layout.walker import dom_boxes, dom_lines
 
@@ -85,24 +95,35 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     seen = seen_lines([((line.box.x0, line.box.y0, line.box.x1, line.box.y1), line.text) for line in lines], frames)
     if not MIN_TEXTS <= len(seen) <= MAX_TEXTS:
         raise Rejected("too many texts" if len(seen) > MAX_TEXTS else "fewer than three lines")
-    lines_seen = len(seen)
     words = "\n".join(sorted(text for _, text in seen))
+    digest = hashlib.sha256(f"{record.job['width']}\n{words}".encode()).hexdigest()[:24]
+    return Seen(tree=tree, lines=seen, digest=digest)
+
+
+def fits(written: list[str], regions: dict[str, Any]) -> bool:
+    """Whether markup and what it may refer to stay within what a layout model is made for."""
+    return (
+        len(written) <= MAX_SYMBOLS
+        and len(regions["texts"]) <= markup.MAX_TEXTS
+        and len(regions["shapes"]) <= markup.MAX_SHAPES
+    )
+
+
+def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -> Sample:
+    """The sample of one rendered view. Raises Rejected with the reason when the view is of no use."""
+    seen = look_at(record)
     rng = random.Random(f"worn {record.job['id']}")
-    inside = _read_pictures(record, seen, enc) if rng.random() < READ_PICTURES else []
-    clean = enc["regions"].describe(record.picture, [*seen, *inside])
+    inside = _read_pictures(record, seen.lines, enc) if rng.random() < READ_PICTURES else []
+    clean = enc["regions"].describe(record.picture, [*seen.lines, *inside])
     if len(clean["shapes"]) > MAX_SHAPES:
         raise Rejected("too many shapes")
     made: list[tuple[np.ndarray, list[str]]] = []
     for k in range(variants):
         regions = clean if k == 0 else worn(clean, rng)
-        written = markup.encode(tree, Regions.from_json(regions))
+        written = markup.encode(seen.tree, Regions.from_json(regions))
         if k == 0:
-            _check(written, lines_seen)
-        if (
-            len(written) > MAX_SYMBOLS
-            or len(regions["texts"]) > markup.MAX_TEXTS
-            or len(regions["shapes"]) > markup.MAX_SHAPES
-        ):
+            check(written, len(seen.lines))
+        if not fits(written, regions):
             continue
         span = enc["regions"].encode(regions)[0]
         rows = np.concatenate([span.data.numpy(), span.coords.numpy()], axis=1).astype(np.int16)
@@ -110,10 +131,10 @@ def make_sample(record: Record, enc: dict[str, Any], variants: int = VARIANTS) -
     if not made:
         raise Rejected("markup is too long")
     picture = enc["image"].encode(record.picture)[0]
-    detail = record.job | {"tree": tree.to_json(), "regions": clean, "markup": " ".join(made[0][1])}
+    detail = record.job | {"tree": seen.tree.to_json(), "regions": clean, "markup": " ".join(made[0][1])}
     return Sample(
         detail=detail,
-        digest=hashlib.sha256(f"{record.job['width']}\n{words}".encode()).hexdigest()[:24],
+        digest=seen.digest,
         patches=picture.data.numpy(),
         grid=tuple(int(v) for v in picture.coords.max(dim=0).values + 1),  # type: ignore[arg-type]
         variants=made,
@@ -143,7 +164,8 @@ def _read_pictures(record: Record, seen: list[Any], enc: dict[str, Any]) -> list
     return found
 
 
-def _check(written: list[str], lines: int) -> None:
+def check(written: list[str], lines: int) -> None:
+    """Raises Rejected when markup of a view with so many `lines` leaves too many out, or is too long."""
     used = {s for s in written if s.startswith("<t") and s[2:-1].isdigit()}
     if len(used) < MIN_COVER * lines:
         raise Rejected("markup leaves texts out")

@@ -10,7 +10,6 @@ Parquet: a column `messages` (or `conversations`), and media as {"bytes": ..., "
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.core.errors import ConfigError, UsageError
+from watersmeet.pipelines.finetune.media import keep_file
 from watersmeet.pipelines.finetune.rows import RowError, read_row
 from watersmeet.plugins.registry import get_registry
 
@@ -209,20 +209,9 @@ def _with_files(row: dict[str, Any], store: Path, root: Path) -> dict[str, Any]:
                 kind = part.get("type")
                 value = part.get(kind)
                 if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):
-                    part[kind] = _store(value["bytes"], store, root)
+                    part[kind] = keep_file(value["bytes"], store, root)
                 elif isinstance(value, bytes):
-                    part[kind] = _store(value, store, root)
+                    part[kind] = keep_file(value, store, root)
                 elif isinstance(value, Mapping) and set(value) == {"path"}:
                     part[kind] = value["path"]
     return row
-
-
-def _store(content: bytes, store: Path, root: Path) -> str:
-    name = hashlib.sha256(content).hexdigest()[:32]
-    path = store / name[:2] / name
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{name}.{os.getpid()}")
-        beside.write_bytes(content)
-        beside.rename(path)
-    return str(path.relative_to(root))

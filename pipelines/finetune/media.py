@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,6 +71,18 @@ class Media:
             return base64.b64decode(match["body"], validate=True)
         except (binascii.Error, ValueError) as error:
             raise DecodeError(f"{_short(value)}: damaged base64 ({error})") from error
+
+
+def keep_file(content: bytes, store: Path, root: Path, ending: str = "") -> str:
+    """Write `content` below the folder `store`, named by its hash; returns the path below `root`. The same bytes are kept once."""
+    name = hashlib.sha256(content).hexdigest()[:32]
+    path = store / name[:2] / f"{name}{ending}"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{name}.{os.getpid()}")
+        beside.write_bytes(content)
+        beside.rename(path)
+    return path.relative_to(root).as_posix()
 
 
 def _short(value: str) -> str:

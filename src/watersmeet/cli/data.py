@@ -46,6 +46,49 @@ def convert(
 
 
 @app.command()
+def rows(
+    pages: Annotated[list[Path], typer.Argument(metavar="PAGE", help="HTML files, or folders of such.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="D.jsonl", help="The rows, for `watersmeet finetune`.")],
+    size: Annotated[
+        list[str] | None,
+        typer.Option("--size", metavar="WxH", help="Of the views; 1280x757 and 390x844 when left out."),
+    ] = None,
+    reader: Annotated[
+        str,
+        typer.Option(metavar="HOW", help="picture: texts as use reads them; page: as the browser has them, quicker."),
+    ] = "picture",
+    worn: Annotated[int, typer.Option(min=0, help="Further rows of each view, as worse readers have it.")] = 0,
+    hold_out: Annotated[
+        float, typer.Option("--hold-out", metavar="SHARE", help="Share of the pages whose rows go to D.held.jsonl.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Which pages are held out.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Browsers at work at once.")] = 2,
+) -> None:
+    """Make rows for a layout model from pages of your own. Stop it at any time; it goes on from there."""
+    from watersmeet.pipelines.browser.find import find_pages
+    from watersmeet.pipelines.data import rows as work
+
+    sizes = tuple(_size(text) for text in size) if size else work.SIZES
+    recipe = work.Recipe(sizes=sizes, reader=reader, worn=worn, hold_out=hold_out, seed=seed)
+    found = find_pages(pages)
+    made = work.write_rows(found, out, recipe, processes=processes, say=typer.echo)
+    typer.echo(f"{made.rows:,} rows of {len(found):,} pages in {out}")
+    if made.held:
+        typer.echo(f"{made.held:,} rows of held-out pages in {out.with_suffix('.held.jsonl')}")
+    for reason, count in sorted(made.left_out.items()):
+        typer.echo(f"left out: {count:,} view(s): {reason}")
+
+
+def _size(text: str) -> tuple[int, int]:
+    from watersmeet.core.errors import UsageError
+
+    width, cross, height = text.lower().partition("x")
+    if not (cross and width.isdecimal() and height.isdecimal()):
+        raise UsageError(f"--size is {text!r}, expected WIDTHxHEIGHT in px, e.g. 1280x757")
+    return int(width), int(height)
+
+
+@app.command()
 def build(
     root: Annotated[Path, typer.Option(metavar="DIR", help="Folder for packages, pages and samples.")] = Path("data"),
     real: Annotated[int, typer.Option(min=0, help="Most views of package pages.")] = 6000,
