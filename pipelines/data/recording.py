@@ -219,10 +219,13 @@ def write_video(
     key_every: int = 250,
     rate: int = 30,
     pixel_format: str = "yuv420p",
+    pixel_aspect: Fraction = Fraction(1),
+    rotation: int = 0,
 ) -> int:
     """Encode (time in microseconds, picture) with these times as they are; returns how many frames were written.
 
-    Colours are BT.709 of limited range, and marked so.
+    Colours are BT.709 of limited range, and marked so. The file says that its pixels are `pixel_aspect` times as wide as
+    high, and that its pictures are upright once turned counter-clockwise by `rotation` degrees; nothing is turned here.
     """
     import av
     from av.video.reformatter import VideoReformatter
@@ -236,6 +239,9 @@ def write_video(
                 stream = out.add_stream(codec, rate=rate, options=options)
                 stream.width, stream.height, stream.pix_fmt = *picture.size, pixel_format
                 context = stream.codec_context
+                context.sample_aspect_ratio = pixel_aspect
+                if rotation:
+                    stream.set_display_rotation(rotation)
                 context.gop_size, context.time_base, stream.time_base = key_every, base, base
                 context.colorspace, context.color_range, context.color_primaries, context.color_trc = 1, 1, 1, 1
             frame = scaler.reformat(
