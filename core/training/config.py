@@ -240,6 +240,7 @@ class TrainConfig:
     batch: BatchSection = field(default_factory=BatchSection)
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     experts: ExpertSection = field(default_factory=ExpertSection)
+    loss: LossSection = field(default_factory=LossSection)
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     run: RunSection = field(default_factory=RunSection)
 
@@ -248,7 +249,6 @@ class TrainConfig:
             raise ConfigError(f"dataset is {self.dataset!r}, expected 'package.module:attribute'")
 
     def with_values(self, **changes: Any) -> TrainConfig:
-    loss: LossSection = field(default_factory=LossSection)
         """A copy with dotted fields changed: `config.with_values(**{"schedule.steps": 10, "seed": 2})`."""
         result = self
         for path, value in changes.items():
