@@ -189,7 +189,10 @@ def text_makes_no_media(subject: Subject) -> None:
     control = _control_ids(subject)
     for marker in [*subject.markers, *own, *guesses, *control]:
         for text in (marker, f"before {marker} after"):
-            spans = _tokens(subject, text)
+            try:
+                spans = _tokens(subject, text)
+            except Exception:  # an error of the wrong class is check 14's affair
+                spans = None
             if spans is None:
                 continue
             if not _reads_text(subject):

@@ -140,7 +140,7 @@ MODALITY_CHECKS: tuple[Check[Subject], ...] = (
         rule="pictures are read upright and flat, sounds with all channels, frames at their times",
         reason="cameras turn pictures, files hide pixels, and clips have no even pace.",
         fix="use the host's readers (watersmeet.tokenizers.image.decode) or follow the format's metadata.",
-        needs=(4,),
+        needs=(4, 5),
         run=media.reads_media_right,
     ),
     Check(

@@ -85,8 +85,10 @@ class PipelineSubject:
         """The class behind the spec."""
         return self.registry.resolve_pipeline(self.pipeline)
 
-    def model(self) -> ScriptedModel:
-        """A fresh scripted model."""
+    def model(self) -> ScriptedModel | None:
+        """A fresh scripted model; None for a pipeline that brings its own."""
+        if self.spec.own_model:
+            return None
         own = getattr(self.pipeline_class, "scripted", None)
         return ScriptedModel(reply=self.reply or own or (lambda prompt, picture: "ok"))
 

@@ -16,13 +16,14 @@ class Samples:
 
     ordinary   at least two different ones
     extreme    small, empty of content, odd
-    grow       makes an item of a size: the larger, the more tokens, up to `largest`
+    grow       makes an item of a size from `start` to `largest`: the larger, the more tokens
     strict     whether random bytes can be told from media of this type
     """
 
     ordinary: tuple[Any, ...]
     extreme: tuple[Any, ...] = ()
     grow: Callable[[int], Any] | None = None
+    start: int = 64
     largest: int = 0
     strict: bool = False
 
@@ -76,6 +77,7 @@ def _images(media: str) -> Samples:
         ordinary=tuple(image_bytes(picture(w, h, seed), form) for seed, (w, h) in enumerate(sizes)),
         extreme=tuple(image_bytes(picture(w, h), form) for w, h in [(1, 1), (1, 900), (900, 1), (700, 500)]),
         grow=lambda side: _flat(side, form),
+        start=128,
         largest=8192,
         strict=True,
     )
@@ -108,6 +110,7 @@ def _sounds(media: str) -> Samples:
         ordinary=(sound(0.5), sound(0.3, 8_000, hertz=700.0), sound(0.8, 22_050, hertz=200.0, loud=0.2)),
         extreme=(sound(0.0), sound(2.0, loud=0.0), sound(0.4, 48_000, 2), sound(0.01, 96_000)),
         grow=lambda samples: sound(samples / 16_000),
+        start=16_000,
         largest=16_000_000,
         strict=True,
     )

@@ -202,17 +202,20 @@ def _grown(subject: Subject, samples: Samples, most: int) -> int:
         except DecodeError:
             return None
 
-    best, low, high = 0, 1, 1
-    while high <= samples.largest:
+    best, low, high, flat = 0, 1, samples.start, 0
+    while high <= samples.largest and flat < 3:
         found = count(high)
         if found is None:
             break
         if found >= most:
             return found
+        flat = flat + 1 if found <= best else 0
         best, low, high = max(best, found), high, 2 * high
+    if flat == 3 or high > samples.largest:
+        return best  # it is read at any size, and more tokens do not come of it
     while high - low > 1:
         middle = (low + high) // 2
-        found = count(middle) if middle <= samples.largest else None
+        found = count(middle)
         if found is None:
             high = middle
         else:
