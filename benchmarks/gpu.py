@@ -1,4 +1,5 @@
-"""The Triton kernels on a GPU: first their tests, then their speed beside flash-linear-attention and torch.
+"""The Triton kernels on a GPU: first their tests, then the tiles that suit the chip, then their speed beside
+flash-linear-attention and torch.
 
     .venv/bin/python -P benchmarks/gpu.py --out docs/gpu.md
 
@@ -262,6 +263,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("docs/gpu.md"), help="where the table is written")
     parser.add_argument("--skip-tests", action="store_true", help="measure at once")
+    parser.add_argument("--skip-tuning", action="store_true", help="take the default tiles, or those measured earlier")
     options = parser.parse_args(words)
     if not torch.cuda.is_available():
         print(
@@ -275,6 +277,11 @@ def main(words: Sequence[str] | None = None) -> int:
     if not options.skip_tests and run_tests():
         print("benchmarks/gpu.py: the tests above fail on this GPU, so nothing was measured", file=sys.stderr)
         return 1
+    if not options.skip_tuning:
+        from watersmeet.kernels.kda import triton_tune  # only here: needs triton
+
+        for kernel, config in triton_tune.tune(torch.device("cuda")).items():
+            print(kernel, config, flush=True)
     text = measure(torch.device("cuda"))
     print(text)
     part = options.out.with_name(options.out.name + ".part")

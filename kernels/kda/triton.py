@@ -17,7 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..dispatch import interpreting
-from . import triton_backward, triton_forward, triton_gate, triton_recurrent
+from . import triton_backward, triton_configs, triton_forward, triton_gate, triton_recurrent
+from .triton_configs import CONFIGS, Config, configuration
 
 CHUNK = 64
 CHUNK_WIDE = 32
@@ -26,54 +27,10 @@ GATE_PARTS = 256
 """Most pieces of rows whose sums for A_log and dt_bias are kept apart; they are added in a fixed order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Tiles and launch options of a kernel. They depend on types and widths only, never on lengths: the same token gives
-    the same bits in a short and in a long sequence."""
-
-    keys: int = 0
-    values: int = 0
-    warps: int = 4
-    stages: int = 2
-
-
-# per kernel: for bfloat16 operands, for float32 operands
-CONFIGS: dict[str, tuple[Config, Config]] = {
-    "chunk_tiles": (Config(keys=32, warps=8), Config(keys=16, warps=8, stages=1)),
-    "chunk_rows": (Config(keys=64, values=64, warps=8), Config(keys=32, values=32)),
-    "chunk_states": (Config(values=32), Config(values=16, warps=8, stages=1)),
-    "chunk_outputs": (Config(keys=64, values=64), Config(keys=32, values=32)),
-    "value_grads": (Config(values=64), Config(values=32)),
-    "state_grads": (Config(values=32, stages=1), Config(values=16, warps=8, stages=1)),
-    "solve_grads": (Config(values=64), Config(values=32)),
-    "key_grads": (Config(keys=32, values=32, warps=8), Config(keys=16, values=16, warps=8, stages=1)),
-    "recurrent_steps": (Config(values=32), Config(values=32)),
-    "gate_forward": (Config(), Config()),
-    "gate_backward": (Config(warps=8), Config(warps=8)),
-}
-
-# the state of a wide head takes the registers of more threads
-WIDE: dict[str, tuple[Config, Config]] = {
-    "chunk_states": (Config(values=32, warps=8, stages=1), CONFIGS["chunk_states"][1]),
-    "state_grads": (Config(values=32, warps=8, stages=1), CONFIGS["state_grads"][1]),
-}
-
-# on AMD's chips, where a thread has as many registers but other products
-HIP: dict[str, tuple[Config, Config]] = {
-    "key_grads": (Config(keys=16, values=32, warps=8), Config(keys=16, values=32)),
-}
-
-
-def configuration(kernel: str, operand: torch.dtype, K: int, hip: bool) -> Config:
-    """What a kernel is launched with for operands of this type and keys of this width."""
-    table = HIP if hip and kernel in HIP else WIDE if K > 128 and kernel in WIDE else CONFIGS
-    return table[kernel][operand == torch.float32]
-
-
 Launch = Callable[[Any, tuple[int, ...], dict[str, Any], dict[str, Any], Config], None]
 
 
-def _launch(
+def launch_kernel(
     kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any], constants: dict[str, Any], config: Config
 ) -> None:
     device = next(x.device for x in arguments.values() if isinstance(x, Tensor))
@@ -173,7 +130,9 @@ def saved_shape(q: Tensor) -> tuple[int, int, int, int, int]:
     return 2, B, T, H, CHUNK if q.dtype == torch.bfloat16 else CHUNK_WIDE
 
 
-def _call(q: Tensor, v: Tensor, lengths: tuple[int, ...], launch: Launch = _launch, hip: bool | None = None) -> _Call:
+def _call(
+    q: Tensor, v: Tensor, lengths: tuple[int, ...], launch: Launch = launch_kernel, hip: bool | None = None
+) -> _Call:
     B, T, H, K = q.shape
     V = v.shape[3]
     if not supports(q, v):
@@ -234,7 +193,7 @@ def _states(
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial: Tensor | None, *, scale: float,
-    lengths: tuple[int, ...], bounded: bool, need_final: bool, launch: Launch = _launch, hip: bool | None = None,
+    lengths: tuple[int, ...], bounded: bool, need_final: bool, launch: Launch = launch_kernel, hip: bool | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """o [B,T,H,V], the final states [N,H,K,V] or None, and what the backward reads: P and L, [2,B,T,H,C]."""
     call = _call(q, v, lengths, launch, hip)
@@ -262,7 +221,7 @@ def forward(
 def backward(
     saved: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial: Tensor | None, do: Tensor,
     dfinal: Tensor | None, *, scale: float, lengths: tuple[int, ...], bounded: bool, need_initial: bool,
-    launch: Launch = _launch, hip: bool | None = None,
+    launch: Launch = launch_kernel, hip: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
     """Gradients of q, k, v, g, beta and of the initial states."""
     call = _call(q, v, lengths, launch, hip)
@@ -314,10 +273,10 @@ def backward(
 
 def recurrent(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, initial: Tensor | None, bounds: Tensor, *, scale: float,
-    need_final: bool, launch: Launch = _launch,
+    need_final: bool, launch: Launch = launch_kernel, hip: bool | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """o [B,T,H,V] and the final states [N,H,K,V] or None, token by token; ``bounds`` [N+1] int32 rows of the sequences."""
-    call = _call(q, v, (), launch)
+    call = _call(q, v, (), launch, hip)
     q, k, v, g, beta = (x.contiguous() for x in (q, k, v, g, beta))
     initial = None if initial is None else initial.contiguous()
     o, N = torch.empty_like(v), bounds.shape[0] - 1
@@ -341,7 +300,7 @@ def _gate_tile(z: Tensor) -> tuple[int, int, int, int]:
 
 
 def gate_forward(
-    z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float | None, launch: Launch = _launch
+    z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float | None, launch: Launch = launch_kernel
 ) -> Tensor:
     """g [..,H,K] float32 from z [..,H,K], A_log [H], dt_bias [H,K]."""
     z = z.contiguous()
@@ -360,7 +319,7 @@ def gate_forward(
 
 
 def gate_backward(
-    dg: Tensor, z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float | None, launch: Launch = _launch
+    dg: Tensor, z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float | None, launch: Launch = launch_kernel
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of z, A_log and dt_bias, each in its dtype."""
     z, dg = z.contiguous(), dg.contiguous()
@@ -388,7 +347,7 @@ _TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int32: "*i32"}
 
 
 def compile_cases() -> list[Any]:
-    """Every kernel with every configuration that the launchers above may pick, for `watersmeet.kernels.compile_check`."""
+    """Every kernel with every configuration that the launchers above or tuning may pick, for `kernels.compile_check`."""
     from ..compile_check import Case
 
     found: dict[str, Any] = {}
@@ -404,7 +363,8 @@ def compile_cases() -> list[Any]:
             flags = [name for name in ("BOUNDED",) if constants.get(name)]
             operand = types[next(iter(types))][1:]
             sizes = "x".join(str(constants[size]) for size in ("K", "V") if size in constants)
-            name = " ".join([kernel.fn.__name__, operand, sizes, *flags, *(["hip"] if hip else [])])
+            tiles = "/".join(str(x) for x in (config.keys, config.values, config.warps, config.stages))
+            name = " ".join([kernel.fn.__name__, operand, sizes, tiles, *flags, *(["hip"] if hip else [])])
             found.setdefault(
                 name,
                 Case(
@@ -416,19 +376,24 @@ def compile_cases() -> list[Any]:
 
         return launch
 
+    def every_kernel(dtype: torch.dtype, K: int, V: int, hip: bool, quick: bool) -> None:
+        launch = record(hip, quick)
+        q, k, v = (torch.zeros(1, 70, 2, D, dtype=dtype) for D in (K, K, V))
+        g, beta, state = torch.zeros(1, 70, 2, K), torch.zeros(1, 70, 2), torch.zeros(1, 2, K, V)
+        for bounded in (True, False):
+            fixed: dict[str, Any] = dict(scale=1.0, lengths=(70,), bounded=bounded, launch=launch, hip=hip)
+            _, final, saved = forward(q, k, v, g, beta, state, need_final=True, **fixed)
+            backward(saved, q, k, v, g, beta, state, v, final, need_initial=True, **fixed)
+        bounds = torch.zeros(2, dtype=torch.int32)
+        recurrent(q, k, v, g, beta, state, bounds, scale=1.0, need_final=True, launch=launch, hip=hip)
+        for bound in (None, -5.0):
+            gate_forward(q, beta[0, 0], g[0, 0], bound, launch)
+            gate_backward(g, q, beta[0, 0], g[0, 0], bound, launch)
+
     half, full = torch.bfloat16, torch.float32
-    for dtype, K, V in ((half, 128, 128), (half, 256, 256), (half, 48, 80), (full, 128, 128)):
-        for hip in (False, True):
-            launch = record(hip, (dtype, K) == (torch.bfloat16, 128))
-            q, k, v = (torch.zeros(1, 70, 2, D, dtype=dtype) for D in (K, K, V))
-            g, beta, state = torch.zeros(1, 70, 2, K), torch.zeros(1, 70, 2), torch.zeros(1, 2, K, V)
-            for bounded in (True, False):
-                fixed: dict[str, Any] = dict(scale=1.0, lengths=(70,), bounded=bounded, launch=launch, hip=hip)
-                _, final, saved = forward(q, k, v, g, beta, state, need_final=True, **fixed)
-                backward(saved, q, k, v, g, beta, state, v, final, need_initial=True, **fixed)
-            bounds = torch.zeros(2, dtype=torch.int32)
-            recurrent(q, k, v, g, beta, state, bounds, scale=1.0, need_final=True, launch=launch)
-            for bound in (None, -5.0):
-                gate_forward(q, beta[0, 0], g[0, 0], bound, launch)
-                gate_backward(g, q, beta[0, 0], g[0, 0], bound, launch)
+    for hip in (False, True):
+        for dtype, K, V in ((half, 128, 128), (half, 256, 256), (half, 48, 80), (full, 128, 128)):
+            every_kernel(dtype, K, V, hip, (dtype, K) == (half, 128))
+        for _ in triton_configs.trials(hip):
+            every_kernel(half, 128, 128, hip, False)
     return list(found.values())
