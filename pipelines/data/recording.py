@@ -232,7 +232,7 @@ def write_video(
 
     base, count = Fraction(1, 90_000), 0
     with av.open(str(path), "w") as out:
-        stream, scaler = None, VideoReformatter()
+        stream, scaler, last, frame = None, VideoReformatter(), None, None
         for time_us, picture in frames:
             if stream is None:
                 options = {"crf": str(crf)} | ({"preset": preset} if codec.startswith("libx26") else {})
@@ -244,13 +244,15 @@ def write_video(
                     stream.set_display_rotation(rotation)
                 context.gop_size, context.time_base, stream.time_base = key_every, base, base
                 context.colorspace, context.color_range, context.color_primaries, context.color_trc = 1, 1, 1, 1
-            frame = scaler.reformat(
-                av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24"),
-                format=pixel_format,
-                src_color_range=2,
-                dst_colorspace=1,
-                dst_color_range=1,
-            )
+            if picture is not last:  # the same object again is the same picture, as in a pause
+                last = picture
+                frame = scaler.reformat(
+                    av.VideoFrame.from_ndarray(np.asarray(picture), format="rgb24"),
+                    format=pixel_format,
+                    src_color_range=2,
+                    dst_colorspace=1,
+                    dst_color_range=1,
+                )
             frame.pts, frame.time_base = round(time_us * Fraction(9, 100)), base
             out.mux(stream.encode(frame))
             count += 1

@@ -162,10 +162,11 @@ def test_buttons_of_other_peoples_pages_are_dressed_the_same_way_every_time(brow
     buttons = "".join(f'<button type="button">Button {i}</button>' for i in range(12))
     (tmp_path / "a.html").write_text(f"<h1>A</h1>{buttons}")
     kinds = []
-    for seed in (5, 5, 6):
+    for seed, times in ((5, 2), (6, 1)):
         with opened(browser, SIZE, tmp_path, None, Dress(seed=seed, share=1.0, words=("One two", "Three"))) as stage:
-            stage.open("/packages/a.html", settle_ms=20)
-            kinds.append([(t.kind, t.text) for t in stage.things()])
+            for _ in range(times):
+                stage.open("/packages/a.html", settle_ms=20)
+                kinds.append([(t.kind, t.text) for t in stage.things()])
     assert kinds[0] == kinds[1] != kinds[2]
     assert len(kinds[0]) == 12 and len({kind for kind, _ in kinds[0]}) >= 3
 
@@ -177,13 +178,16 @@ def test_buttons_of_other_peoples_pages_are_dressed_the_same_way_every_time(brow
 def recorded(browser, tmp_path_factory):
     """One recording of a made-up product, without style sheets of packages; (folder, truth, path of the video)."""
     folder = tmp_path_factory.mktemp("recordings")
-    truth = making.make(2, "train", folder, browser, folder / "a.mp4", seconds=5)
+    # a small and slow one, since two of it are made
+    quick = {"package": "generated", "size": (960, 600), "rate": 15, "gap": 0.0, "cursor": True}
+    seed = next(s for s in range(9999) if quick.items() <= vars(making.wishes(s, "train")).items())
+    truth = making.make(seed, "train", folder, browser, folder / "a.mp4", seconds=4)
     return folder, truth, folder / "a.mp4"
 
 
 def test_a_seed_says_everything(recorded, browser):
     folder, truth, video = recorded
-    again = making.make(2, "train", folder, browser, folder / "b.mp4", seconds=5)
+    again = making.make(truth.seed, "train", folder, browser, folder / "b.mp4", seconds=4)
     assert vars(again) | {"spec": None} == vars(truth) | {"spec": None}
     assert (again.spec.steps, again.spec.screens) == (truth.spec.steps, truth.spec.screens)
     assert (folder / "b.mp4").read_bytes() == video.read_bytes()

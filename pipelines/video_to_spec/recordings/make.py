@@ -143,14 +143,15 @@ def _encoded(recording: Recording, wish: Wishes, times: list[int]) -> Iterator[t
     """Frames as they are stored, turned and squeezed; what time each is shown goes to `times`, from 0."""
     count = round(recording.length * wish.rate)
     last: Image.Image | None = None
+    kept: Image.Image | None = None
     for number, (time_us, picture) in enumerate(recording.frames()):
-        same = last is not None and ImageChops.difference(picture, last).getbbox() is None
-        # recorders that write on change write nothing while nothing changes; the last frame says how long that was
-        if wish.variable_rate and same and number < count - 1:
+        if last is None or kept is None or ImageChops.difference(picture, last).getbbox() is not None:
+            last, kept = picture, stored(picture, wish.pixel_aspect, wish.rotation)
+        elif wish.variable_rate and number < count - 1:
+            # recorders that write on change write nothing while nothing changes; the last frame says how long that was
             continue
-        last = picture
         times.append(time_us)
-        yield time_us + wish.start_offset_us, stored(picture, wish.pixel_aspect, wish.rotation)
+        yield time_us + wish.start_offset_us, kept
 
 
 def stored(picture: Image.Image, pixel_aspect: Fraction, rotation: int) -> Image.Image:

@@ -117,6 +117,43 @@ def build(
 
 
 @app.command()
+def recordings(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for NAME.mp4 and NAME.json.")],
+    count: Annotated[int, typer.Option(min=1, metavar="N", help="How many.")] = 10,
+    split: Annotated[str, typer.Option(metavar="SPLIT", help="train or val.")] = "train",
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="S", help="Number of the first; each number is one recording.")
+    ] = 1,
+    seconds: Annotated[
+        float | None, typer.Option(min=2, metavar="T", help="About how long each is; 14 to 40 when left out.")
+    ] = None,
+    root: Annotated[Path, typer.Option(metavar="DIR", help="Folder of packages, as `data fetch` fills it.")] = Path(
+        "data"
+    ),
+    processes: Annotated[int, typer.Option(min=1, help="Browsers at work at once.")] = 2,
+) -> None:
+    """Make screen recordings of scripted use, with what happens in them. Stop it at any time; it goes on from there."""
+    from watersmeet.pipelines.data.packages import PackageError
+    from watersmeet.pipelines.video_to_spec.recordings.build import build as work
+
+    made = work(
+        out,
+        root / "packages",
+        count=count,
+        split=split,
+        seed=seed,
+        seconds=seconds,
+        processes=processes,
+        say=typer.echo,
+    )
+    typer.echo(f"{made.recordings:,} recordings in {out}, {made.seconds / 60:.1f} min, {made.steps:,} steps")
+    for name, counts in (("actions", made.actions), ("variations", made.variations)):
+        typer.echo(f"{name}: {json.dumps(counts, ensure_ascii=False)}")
+    if made.lost:
+        raise PackageError(f"{', '.join(made.lost)} could not be made; see the lines above")
+
+
+@app.command()
 def stats(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of samples.")] = Path("data/nano"),
 ) -> None:
