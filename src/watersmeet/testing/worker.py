@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from watersmeet.core.stream import Span, content_key
+if TYPE_CHECKING:
+    from watersmeet.core.stream import Span
 
 Print = tuple[bytes, bytes]
 """Digest of a span's columns, and its key."""
@@ -13,6 +15,8 @@ Print = tuple[bytes, bytes]
 
 def columns(span: Span) -> bytes:
     """Digest of everything in a span but its key."""
+    from watersmeet.core.stream import content_key
+
     return content_key(
         span.modality, span.data, span.coords, span.time_us, span.block, span.targets, span.weight, _plain(span.source)
     )
@@ -31,7 +35,25 @@ def _plain(source: Any) -> Any:
 
 def encode_there(modality: str, encoder: Any, items: Sequence[Any]) -> tuple[str, list[list[Print]]]:
     """In a worker: the package that brings the modality here, and the prints of all items."""
+    return owner_of(modality)[1], [prints(encoder.encode(item)) for item in items]
+
+
+def owner_of(modality: str) -> tuple[str, str]:
+    """Plugin and package that bring a modality in this process."""
     from watersmeet.plugins.registry import get_registry
 
-    owner = get_registry().modality_owner(modality).distribution
-    return owner, [prints(encoder.encode(item)) for item in items]
+    record = get_registry().modality_owner(modality)
+    return record.plugin, record.distribution
+
+
+@dataclass(frozen=True)
+class OwnersOf:
+    """A data set whose samples are the owners of some modalities, as the worker that reads it sees them."""
+
+    modalities: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.modalities)
+
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        return owner_of(self.modalities[index])
