@@ -196,6 +196,8 @@ class RunSection:
     extended later wants the one before its decay.
     `measure_every` so many steps the log also holds what costs a little time: the exact largest attention logit of every
     head, update sizes, gradient norms by group, expert load by modality, and the depth weights of the residual reads.
+    `keep_best` keeps the checkpoint of the lowest held-out loss besides, and the finished model is that one; the model as it was
+    is judged too. `patience` above 0 ends the run when so many evaluations in a row were no better.
     `tensorboard` writes the numbers of the log as TensorBoard scalars too. `sharding` is for several processes: "ddp" keeps
     whole copies of the weights, "fsdp2" shards them.
     """
@@ -208,6 +210,8 @@ class RunSection:
     log_every: int = 1
     eval_every: int = 100
     eval_batches: int = 4
+    keep_best: bool = False
+    patience: int = 0
     precision: str = "bf16"
     threads: int = 0
     measure_every: int = 10
@@ -216,7 +220,11 @@ class RunSection:
 
     def __post_init__(self) -> None:
         _at_least("run", self, save_every=0, save_minutes=0, keep=1, keep_every=0, log_every=1, eval_every=0)
-        _at_least("run", self, measure_every=0)
+        _at_least("run", self, measure_every=0, eval_batches=1, patience=0)
+        if (self.keep_best or self.patience) and not self.eval_every:
+            raise ConfigError(
+                f"run.{'keep_best' if self.keep_best else 'patience'} is set but run.eval_every is 0, so nothing is judged; set it"
+            )
         if self.sharding not in ("ddp", "fsdp2"):
             raise ConfigError(f"run.sharding is {self.sharding!r}, expected 'ddp' or 'fsdp2'")
         if self.precision not in ("bf16", "fp32"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,13 +27,21 @@ from watersmeet.core.training.sharding import Team, put_back, whole_tensors
 
 @dataclass(kw_only=True)
 class Counters:
-    """Totals over the whole life of the run; saved with it."""
+    """Totals over the whole life of the run; saved with it.
+
+    best_loss, best_step, no_better: the lowest held-out loss, its step, and how many evaluations came after it. judged_by: the
+    held-out set that they are of.
+    """
 
     step: int = 0
     tokens: int = 0
     targets: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    best_loss: float | None = None
+    best_step: int = 0
+    no_better: int = 0
+    judged_by: str = ""
     cursor: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
@@ -93,7 +102,8 @@ class Saved:
             try:
                 tensors = {"model": masters, "optimizer": moments, "rng": rng_tensors}
                 state.save_state(self.checkpoints, step, tensors, values)
-                state.clean(self.checkpoints, self.config.run.keep, self.config.run.keep_every)
+                spared = {self.counters.best_step} if self._keeps_best else set()
+                state.clean(self.checkpoints, self.config.run.keep, self.config.run.keep_every, spared)
             except CheckpointError as error:
                 failure = error
         (failed,) = self._agree(failure is not None)
@@ -149,6 +159,46 @@ class Saved:
                 f"{torch.get_num_threads()}: sums may differ in their last bits"
             )
         return True
+
+    # --- the best so far ----------------------------------------------------------------------------------------
+
+    @property
+    def _keeps_best(self) -> bool:
+        return self.config.run.keep_best and self.counters.best_loss is not None
+
+    def judge(self, loss: float, judged_by: str) -> None:
+        """Take note of a held-out loss; the state that gave the lowest is saved. Every process has to call it with the same."""
+        counters = self.counters
+        if counters.judged_by != judged_by:
+            # losses on other rows cannot be compared
+            counters.judged_by, counters.best_loss, counters.no_better = judged_by, None, 0
+        if math.isfinite(loss) and (counters.best_loss is None or loss < counters.best_loss):
+            counters.best_loss, counters.best_step, counters.no_better = loss, counters.step, 0
+            if self.config.run.keep_best:
+                self._saved_step = -1  # a checkpoint of this step from before the judgement would not know of it
+                self.save()
+        else:
+            counters.no_better += 1
+
+    def restore_best(self) -> int:
+        """Give the model the weights of the lowest held-out loss; returns their step. Every process has to call it.
+
+        Without a judgement the weights stay as they are. Raises CheckpointError when the checkpoint is damaged or gone.
+        """
+        if not self._keeps_best or self.counters.best_step == self.counters.step:
+            return self.counters.step
+        path = state.checkpoint_steps(self.checkpoints).get(self.counters.best_step)
+        if path is None:
+            raise CheckpointError(
+                f"{self.checkpoints}: the checkpoint of step {self.counters.best_step}, which had the lowest held-out loss, is gone; "
+                "train again with --fresh"
+            )
+        tensors, _ = state.load_state(path)
+        masters = self._masters()
+        whole = whole_tensors(masters)
+        state.copy_into(stored_views(whole.items()), tensors["model"], f"{path}: model")
+        put_back(masters, whole)
+        return self.counters.best_step
 
     def _agree(self, *wishes: bool) -> list[bool]:
         """For each wish, whether any process has it; clocks, signals and data differ between processes."""

@@ -19,7 +19,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +137,11 @@ def load_state(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]
     return tensors, values
 
 
-def clean(root: Path, keep: int, keep_every: int = 0) -> None:
-    """Delete all but the last `keep` checkpoints (those at multiples of `keep_every` stay) and unfinished remains."""
+def clean(root: Path, keep: int, keep_every: int = 0, spared: Collection[int] = ()) -> None:
+    """Delete all but the last `keep` checkpoints and unfinished remains; multiples of `keep_every` and steps in `spared` stay."""
     finished = checkpoint_steps(root)
     for step in list(finished)[: max(len(finished) - keep, 0)]:
-        if not (keep_every and step % keep_every == 0):
+        if step not in spared and not (keep_every and step % keep_every == 0):
             # renamed first: a death while files go must not leave half a checkpoint under the name of a whole one
             gone = finished[step].with_name(f".gone-{step:08d}.{os.getpid()}.tmp")
             try:

@@ -57,7 +57,7 @@ from watersmeet.kernels.native import keep_memory
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a call of `Trainer.run` did. `stopped` is "done", "signal" or "time"."""
+    """What a call of `Trainer.run` did. `stopped` is "done", "signal", "time" or "patience"."""
 
     step: int
     stopped: str
@@ -352,7 +352,11 @@ class Trainer(Saved):
         earlier, first_step = self.counters.seconds, self.counters.step
         record: dict[str, Any] = {}
         recent: list[tuple[float, int]] = [(begin, self.counters.tokens)]
+        if run.keep_best and self.counters.step == 0 and self.counters.best_loss is None:
+            self._evaluate_and_log()
         while self.counters.step < self.config.schedule.steps:
+            if run.patience and self.counters.no_better >= run.patience:
+                self._stop = self._stop or "patience"
             before = time.monotonic()
             batches, failure = self._next_batches()
             stop, failed = self._agree(self._stop is not None, failure is not None)
@@ -381,7 +385,8 @@ class Trainer(Saved):
             elif now - last_line > 10 or step == first_step + 1:
                 last_line = now
                 self._line(record, speed)
-            if run.eval_every and step % run.eval_every == 0:
+            last = run.keep_best and step == self.config.schedule.steps
+            if run.eval_every and (step % run.eval_every == 0 or last):
                 self._evaluate_and_log()
             if max_minutes is not None and time.monotonic() - begin > 60 * max_minutes:
                 self._stop = self._stop or "time"
@@ -462,6 +467,11 @@ class Trainer(Saved):
         if self.main:
             self._write("eval", self.counters.step, result | {"seconds": time.monotonic() - begin})
             self.report(f"step {self.counters.step}: held-out loss {result['loss']:.4f}")
+        self.judge(result["loss"], self._judged_by())
+
+    def _judged_by(self) -> str:
+        options = sorted(self.config.val_options.items())
+        return f"{options} {self.config.run.eval_batches} {self.config.batch.tokens} {len(self.val_set or ())}"
 
     def table(self) -> str:
         """Which parameter is updated by what."""

@@ -52,10 +52,10 @@ def colours(kit, tmp_path, count=12):
     return [kit.about(f"{c}.png", f"It is {c}.") for c in ("red", "blue") * (count // 2)]
 
 
-def answer_loss(folder, data):
-    """Mean loss of what is learnt in the rows of an open data set, by the model of a folder."""
+def answer_loss(folder, data, count=4):
+    """Mean loss of what is learnt in the first rows of an open data set, by the model of a folder."""
     local = load_local(str(folder))
-    streams = [data.sample(i, np.random.default_rng(0)) for i in range(4)]
+    streams = [data.sample(i, np.random.default_rng(0)) for i in range(count)]
     with torch.no_grad():
         return float(local.model.loss(pack(streams, local.model.modality_names)).loss)
 
@@ -259,3 +259,45 @@ def test_generate_talks_in_the_form_that_was_trained(models, rows, kit, tmp_path
     capsys.readouterr()
     assert main(["generate", "--model", made, "--chat", "What?", "--effort", "low"]) == 2
     assert "official models" in capsys.readouterr().err
+
+
+def test_held_out_rows_choose_the_model_and_end_the_run(models, rows, kit, tmp_path):
+    """Rows that say the opposite get worse while the run learns, so the model as it was stays the best of all."""
+    path = rows([kit.talk("one?", "Yes."), kit.talk("two?", "Yes.")] * 4)
+    held = rows([kit.talk("one?", "No and no."), kit.talk("three?", "No.")])
+    how = {"steps": 9, "eval_data": held, "eval_every": 1, "patience": 3}
+    summary, lines = run(tmp_path, models.turns, path, out=tmp_path / "worse", **how)
+    judged = [r["loss"] for r in read_log(tmp_path / "worse" / "log.jsonl") if r["kind"] == "eval"]
+    best = judged.index(min(judged))
+    assert (summary.stopped, summary.step) == ("patience", best + 3) and summary.step < 9
+    said = f"the lowest held-out loss was {judged[best]:.4f} at step {best}"
+    assert any("stopped after 3 evaluations that were no better" in line and said in line for line in lines)
+    data = kit.open(held, models.turns)
+    assert answer_loss(tmp_path / "worse" / "model", data, 2) == pytest.approx(judged[best], rel=0.02)
+    # rows that say the same get better to the end; ten judgements are spread over a run that asks for none
+    same = rows([kit.talk("four?", "Yes.")])
+    run(tmp_path, models.turns, path, out=tmp_path / "better", epochs=40, eval_data=same)
+    log = [r for r in read_log(tmp_path / "better" / "log.jsonl") if r["kind"] == "eval"]
+    assert 10 <= len(log) <= 16 and log[-1]["loss"] < log[0]["loss"] - 0.3
+    assert answer_loss(tmp_path / "better" / "model", kit.open(same, models.turns), 1) < log[0]["loss"] - 0.3
+
+
+def test_epochs_say_how_long(models, rows, kit, tmp_path):
+    path = rows([kit.talk("one?", "Yes."), kit.talk("two?", "No.")] * 8)
+    once, _ = run(tmp_path, models.turns, path, out=tmp_path / "once", epochs=1)
+    plain, _ = run(tmp_path, models.turns, path, out=tmp_path / "plain")
+    thrice, _ = run(tmp_path, models.turns, path, out=tmp_path / "thrice", epochs=3)
+    assert once.step == plain.step and 3 * once.step - 2 <= thrice.step <= 3 * once.step
+    with pytest.raises(UsageError, match="--steps and --epochs both"):
+        run(tmp_path, models.turns, path, epochs=1, steps=2)
+
+
+def test_what_is_learnt_cannot_judge(models, rows, kit, tmp_path):
+    shared = kit.talk("two?", "No.")
+    path = rows([kit.talk("one?", "Yes."), shared] * 2)
+    held = rows([kit.talk("three?", "Yes."), shared])
+    with pytest.raises(ConfigError, match=f"{held} row 2 is a row of {path} too"):
+        run(tmp_path, models.turns, path, eval_data=held)
+    with pytest.raises(UsageError, match="--patience need --eval-data"):
+        run(tmp_path, models.turns, path, patience=2)
+    assert not (tmp_path / "run").exists()

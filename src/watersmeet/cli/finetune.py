@@ -24,6 +24,8 @@ _DEFAULTS: dict[str, Any] = {
     "schedule": {"kind": "cosine", "final": 0.1},
     "run": {"eval_every": 0, "save_every": 100},
 }
+# with --eval-data: so many judgements over a run, on so many batches at most
+_EVALUATIONS, _EVAL_BATCHES = 10, 64
 _LORA_DEFAULTS: dict[str, Any] = {"optimizer": {"adamw_lr": 1e-3}}
 
 
@@ -47,6 +49,10 @@ class Request:
     fresh: bool = False
     dry_run: bool = False
     max_minutes: float | None = None
+    epochs: float | None = None
+    eval_data: Path | None = None
+    eval_every: int | None = None
+    patience: int | None = None
 
 
 def finetune_command(request: Request, report: Callable[[str], None] | None = None) -> Summary | None:
@@ -59,8 +65,12 @@ def finetune_command(request: Request, report: Callable[[str], None] | None = No
     from watersmeet.cli.train import open_dataset, rehearse_recipe, run_recipe
 
     check_device(request.device)
+    if request.steps is not None and request.epochs is not None:
+        raise UsageError("--steps and --epochs both say how long to train; give one of them")
+    if request.eval_data is None and not (request.eval_every is None and request.patience is None):
+        raise UsageError("--eval-every and --patience need --eval-data, a file of rows that are held out")
     values = recipe_values(request)
-    planned = "steps" in values["schedule"]
+    planned = "steps" in values["schedule"] and request.epochs is None
     recipe = _recipe(values, request)
     dataset = open_dataset(recipe, "train")
     if not planned:
@@ -69,9 +79,11 @@ def finetune_command(request: Request, report: Callable[[str], None] | None = No
             reason = found.bad[0] if found.bad else f"all have more than {recipe.batch.tokens:,} tokens"
             raise WatersmeetError(f"{request.data}: none of {found.looked_at} rows can be used: {reason}")
         a_step = recipe.batch.tokens * recipe.batch.accumulate
-        steps = max(1, math.ceil(found.usable / a_step))
+        steps = max(1, math.ceil((request.epochs or 1.0) * found.usable / a_step))
         warmup = min(recipe.schedule.warmup, steps // 10)
         recipe = recipe.with_values(**{"schedule.steps": steps, "schedule.warmup": warmup})
+    if request.eval_data is not None:
+        recipe = _judged(recipe, request)
     if request.dry_run:
         rehearse_recipe(recipe, device=request.device, train_set=dataset)
         return None
@@ -109,11 +121,33 @@ def recipe_values(request: Request) -> dict[str, Any]:
         "urls": request.urls or None,
         "too_long": request.too_long,
     }
+    if request.eval_data is not None:
+        held = {"val_path": str(request.eval_data), "val_fingerprint": open_source(request.eval_data).fingerprint}
+        judged = {"eval_batches": _EVAL_BATCHES, "keep_best": True, "eval_every": 1}
+        said = {"eval_every": request.eval_every, "patience": request.patience}
+        values = _merged(_merged({"run": judged}, values), {"val_options": held, "run": said})
+        values["run"]["eval_every"] = values["run"]["eval_every"] or 1
     batch, run = {"tokens": request.batch_tokens}, {"save_every": request.save_every, "out": str(request.out)}
     said = {"seed": request.seed, "batch": batch, "run": run, "schedule": {"steps": request.steps}}
     values = _merged(values, {"dataset": DATASET, "dataset_options": options, "model": {"init": request.model}} | said)
     values["dataset_options"]["max_tokens"] = values["batch"]["tokens"]
     return values
+
+
+def _judged(recipe: TrainConfig, request: Request) -> TrainConfig:
+    """The recipe with its evaluations spread over the run, after a look whether the held-out rows are held out."""
+    from watersmeet.cli.train import open_dataset
+    from watersmeet.pipelines.finetune.sources import open_source, shared_rows
+
+    held = Path(recipe.val_options["val_path"])
+    if shared := shared_rows(open_source(request.data), open_source(held)):
+        raise ConfigError(
+            f"{shared[0]} is a row of {request.data} too ({len(shared)} of such in all); what is learnt cannot judge what was learnt, "
+            "so take them out of one of the files"
+        )
+    open_dataset(recipe, "val")
+    asked = request.eval_every or _read(request.config).get("run", {}).get("eval_every")
+    return recipe if asked else recipe.with_values(**{"run.eval_every": max(1, recipe.schedule.steps // _EVALUATIONS)})
 
 
 def _recipe(values: dict[str, Any], request: Request) -> TrainConfig:

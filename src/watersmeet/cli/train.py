@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from watersmeet.core.training.config import TrainConfig
+    from watersmeet.core.training.saving import Counters
     from watersmeet.core.training.trainer import Summary
 
 
@@ -120,6 +121,7 @@ def _run(
         total = sum(parameter.numel() for parameter in start.model.parameters())
         report(f"{len(train_set)} training samples, {total:,} parameters\n{trainer.table()}")
     summary = trainer.run(max_minutes=max_minutes)
+    kept = trainer.restore_best()
     if trainer.main:
         start.save(out / "model")
         if (out / "log.jsonl").exists():
@@ -127,14 +129,22 @@ def _run(
 
             plot_log(out / "log.jsonl", out / "curve.png")
     reasons = {"done": "finished", "signal": "stopped by a signal", "time": "stopped after the time given"}
+    reasons["patience"] = f"stopped after {recipe.run.patience} evaluations that were no better"
     # a run that had nothing left to do took no step and has no loss of its own
     loss = "" if math.isnan(summary.loss) else f", loss {summary.loss:.4f}"
     report(
-        f"{reasons[summary.stopped]} at step {summary.step} of {recipe.schedule.steps}{loss}; "
+        f"{reasons[summary.stopped]} at step {summary.step} of {recipe.schedule.steps}{loss}; {_best(trainer.counters, kept)}"
         f"model in {out / 'model'}, curves in {out / 'curves.html'}, log in {out / 'log.jsonl'}"
-        + ("" if summary.stopped == "done" else f"; the same command goes on from {summary.checkpoint}")
+        + ("" if summary.stopped in ("done", "patience") else f"; the same command goes on from {summary.checkpoint}")
     )
     return summary
+
+
+def _best(counters: Counters, kept: int) -> str:
+    if counters.best_loss is None or kept != counters.best_step:
+        return ""
+    hint = "" if kept else ", so no step was better than the model as it was: lower the rates"
+    return f"the lowest held-out loss was {counters.best_loss:.4f} at step {kept}{hint}; "
 
 
 def open_dataset(recipe: TrainConfig, split: str) -> Any:
