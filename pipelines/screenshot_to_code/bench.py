@@ -4,6 +4,7 @@ Each view of a validation page is rendered, its screenshot alone is given to eve
 rendered and scored against the page itself. A method that fails on a view scores 0 there and stays in the mean.
 """
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -20,7 +21,7 @@ from watersmeet.pipelines.browser.render import Browser
 from watersmeet.pipelines.data.packages import PACKAGES, pages_of
 from watersmeet.pipelines.layout.propose import propose
 from watersmeet.pipelines.layout.regions import Regions
-from watersmeet.pipelines.models.local import LocalModel, load_local
+from watersmeet.pipelines.models.local import LocalModel, find_local, load_local
 from watersmeet.pipelines.score import PageFacts, facts_from_page, facts_from_picture, failed_scores
 from watersmeet.pipelines.screenshot_to_code import baselines
 from watersmeet.pipelines.screenshot_to_code.candidates import alternatives, judge_all, write_page
@@ -130,9 +131,7 @@ class Bench:
     def _regions(self, picture: Image.Image) -> Regions:
         if self.cache is None:
             return Regions.from_json(self.read(picture))
-        from hashlib import sha256
-
-        path = self.cache / f"{sha256(picture.tobytes()).hexdigest()[:32]}.json"
+        path = self.cache / f"{hashlib.sha256(picture.tobytes()).hexdigest()[:32]}.json"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_suffix(".part")
@@ -193,28 +192,47 @@ def validation_views(data: Path, limit: int | None = None) -> list[View]:
         raise UsageError(
             f"no validation pages below {data / 'packages'}; run `watersmeet data fetch --split val` first"
         )
+    return _part(views, limit)
+
+
+def _part(views: list[View], limit: int | None) -> list[View]:
+    """At most `limit` of the views, evenly taken."""
     if limit is None or limit >= len(views):
         return views
     step = len(views) / limit
     return [views[int(i * step)] for i in range(limit)]
 
 
+def own_views(pages: Sequence[Path], limit: int | None = None) -> list[View]:
+    """Pages of one's own at both sizes; a page is named by its folder and file."""
+    views = [
+        View(package=page.resolve().parent.name, page=page, width=width, height=height)
+        for page in pages
+        for width, height in VIEWS
+    ]
+    return _part(views, limit)
+
+
 def run(
     *,
-    model: str,
+    models: Sequence[str],
     out_dir: Path,
     limit: int | None = None,
     progress: Callable[[str, float], None] = lambda what, share: None,
     data: Path = Path("data"),
     ablations: bool = False,
+    pages: Sequence[Path] = (),
+    with_baselines: bool = True,
+    regions: Path | None = None,
 ) -> str:
-    """Run the model and the baselines on the validation pages; returns the tables and writes them to `out_dir`.
+    """Run models and baselines on the validation pages, or on `pages`; returns the tables and writes them to `out_dir`.
 
-    `out_dir` also gets every page that was made (`pages/`) and all rows (`rows.json`). The nearest training page is a
+    Every picture is read once for all, and what was read is kept in `regions` (`out_dir`/regions). `out_dir` also gets every page that was made (`pages/`) and all rows (`rows.jsonl`, as
+    they come: a run that was stopped goes on behind them when what it measures is the same). The nearest training page is a
     baseline only where the training pages are at hand (`data`/raw/train).
     """
-    views = validation_views(data, limit)
-    local = load_local(model)
+    views = own_views(pages, limit) if pages else validation_views(data, limit)
+    loaded = {"model" if len(models) == 1 else name: load_local(name) for name in models}
     done: list[str] = []
 
     def say(line: str) -> None:
@@ -222,29 +240,67 @@ def run(
         progress(line, len(done) / len(views))
 
     with Browser() as browser:
-        methods: dict[str, Method] = {"model": by_model(local, browser)}
+        methods: dict[str, Method] = {name: by_model(local, browser) for name, local in loaded.items()}
+        first = next(iter(loaded.values()))
         if ablations:
-            methods["picture blanked"] = by_model(local, browser, blank=True)
-            methods["regions removed"] = by_model(local, browser, no_regions=True)
-        methods |= {
-            "blank page": plain(baselines.blank_page),
-            "OCR, absolute": plain(baselines.absolute_page),
-            "OCR, XY-cut": plain(baselines.cut_page),
-        }
-        neighbours = baselines.load_neighbours(data / "raw" / "train")
-        if neighbours:
-            methods["nearest training page"] = by_neighbour(neighbours)
-        bench = Bench(browser, local.encoders["regions"].read, out_dir / "regions")
-        rows = bench.run(views, methods, keep=out_dir / "pages", say=say)
-    text = markdown(rows)
-    write_files(
-        out_dir,
-        {
-            "table.md": text,
-            "rows.json": json.dumps([{**vars(row), "scores": dict(row.scores)} for row in rows], indent=1) + "\n",
-        },
-    )
+            methods["picture blanked"] = by_model(first, browser, blank=True)
+            methods["regions removed"] = by_model(first, browser, no_regions=True)
+        if with_baselines:
+            methods |= {
+                "blank page": plain(baselines.blank_page),
+                "OCR, absolute": plain(baselines.absolute_page),
+                "OCR, XY-cut": plain(baselines.cut_page),
+            }
+            neighbours = baselines.load_neighbours(data / "raw" / "train")
+            if neighbours:
+                methods["nearest training page"] = by_neighbour(neighbours)
+        bench = Bench(browser, first.encoders["regions"].read, regions or out_dir / "regions")
+        what = [*map(_state, models), *methods, *(view.name for view in views)]
+        kept = Kept(out_dir / "rows.jsonl", what=what)
+        for view in views:
+            if view.name not in kept.views:
+                kept.add(bench.run([view], methods, keep=out_dir / "pages", say=say))
+    text = markdown(kept.rows)
+    write_files(out_dir, {"table.md": text})
     return text
+
+
+def _state(model: str) -> str:
+    """A name that changes when the files of a model do."""
+    files = sorted((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in find_local(model).iterdir() if p.is_file())
+    return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
+
+
+class Kept:
+    """Rows of a benchmark on disk, one a line behind a first line that says of what; rows of something else are replaced.
+
+    what: everything that a run has to have in common with the one that it goes on with.
+    """
+
+    def __init__(self, path: Path, what: Sequence[str]) -> None:
+        self.path = path
+        self.rows: list[Row] = []
+        head = json.dumps({"what": list(what)})
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        if lines[:1] == [head]:
+            for line in lines[1:]:
+                try:
+                    self.rows += [Row(**row) for row in json.loads(line)]
+                except ValueError:
+                    break  # the last line of a run that was killed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in [head, *lines[1 : 1 + len(self.views)]]), encoding="utf-8")
+
+    @property
+    def views(self) -> set[str]:
+        """Names of the views that are done."""
+        return {row.view for row in self.rows}
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """All rows of one view."""
+        self.rows += rows
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([{**vars(row), "scores": dict(row.scores)} for row in rows]) + "\n")
 
 
 def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:

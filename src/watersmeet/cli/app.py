@@ -327,6 +327,17 @@ def finetune(
         Path | None, typer.Option(metavar="C.toml", help="Tables of a recipe that change the defaults.")
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Without it, one epoch.")] = None,
+    epochs: Annotated[float | None, typer.Option(min=0.01, help="Instead: how often to read the rows.")] = None,
+    eval_data: Annotated[
+        Path | None,
+        typer.Option("--eval-data", metavar="E.jsonl", help="Held-out rows; DIR/model is what did best on them."),
+    ] = None,
+    eval_every: Annotated[
+        int | None, typer.Option("--eval-every", min=1, help="Steps between evaluations; ten of them when left out.")
+    ] = None,
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop after so many evaluations in a row that were no better.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Order of the rows, and first weights.")] = None,
     batch_tokens: Annotated[
         int | None, typer.Option("--batch-tokens", min=16, help="Tokens of a batch; no row may have more.")
@@ -369,6 +380,10 @@ def finetune(
             fresh=fresh,
             dry_run=dry_run,
             max_minutes=max_minutes,
+            epochs=epochs,
+            eval_data=eval_data,
+            eval_every=eval_every,
+            patience=patience,
         )
     )
     if summary is not None and summary.stopped == "signal":
@@ -461,8 +476,8 @@ def bench_load(
 @bench_app.command("screenshot-to-code")
 def bench_screenshot_to_code(
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="nano, a checkpoint folder, or openai:NAME@URL.")
-    ] = "nano",
+        list[str] | None, typer.Option(metavar="MODEL", help="nano or a model folder; several are compared.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for tables and pages.")] = Path(
         "out/bench"
     ),
@@ -471,11 +486,29 @@ def bench_screenshot_to_code(
         "data"
     ),
     ablations: Annotated[bool, typer.Option("--ablations", help="Also without the picture, without regions.")] = False,
+    pages: Annotated[
+        list[Path] | None, typer.Option(metavar="PAGE", help="Instead: HTML files of yours, or folders of such.")
+    ] = None,
+    with_baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="Also methods that know no model.")
+    ] = True,
+    regions: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where what was read of pictures is kept, to share between runs.")
+    ] = None,
 ) -> None:
-    """Scores on the validation pages, with baselines."""
+    """Scores on the validation pages, or on your own, with baselines; called again after a stop it goes on."""
     from watersmeet.cli.run import bench_screenshots
 
-    bench_screenshots(model=model, out=out, limit=limit, data=data, ablations=ablations)
+    bench_screenshots(
+        models=model or ["nano"],
+        out=out,
+        limit=limit,
+        data=data,
+        ablations=ablations,
+        pages=pages or [],
+        with_baselines=with_baselines,
+        regions=regions,
+    )
 
 
 def _print(lines: list[str]) -> None:

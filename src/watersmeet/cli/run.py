@@ -74,10 +74,33 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def bench_screenshots(*, model: str, out: Path, limit: int | None, data: Path, ablations: bool) -> None:
+def bench_screenshots(
+    *,
+    models: Sequence[str],
+    out: Path,
+    limit: int | None,
+    data: Path,
+    ablations: bool,
+    pages: Sequence[Path],
+    with_baselines: bool,
+    regions: Path | None,
+) -> None:
     """Run the benchmark of screenshot-to-code and print its tables."""
+    from watersmeet.pipelines.browser.find import find_pages
     from watersmeet.pipelines.screenshot_to_code.bench import run
 
+    if len(set(models)) < len(models):
+        raise UsageError(f"--model names {max(models, key=models.count)} twice")
     with show_progress() as progress:
-        text = run(model=model, out_dir=out, limit=limit, progress=progress, data=data, ablations=ablations)
+        text = run(
+            models=models,
+            out_dir=out,
+            limit=limit,
+            progress=progress,
+            data=data,
+            ablations=ablations,
+            pages=find_pages(pages) if pages else (),
+            with_baselines=with_baselines,
+            regions=regions,
+        )
     print(text)
