@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from watersmeet.core.checkpoint import save_checkpoint as save_checkpoint
     from watersmeet.core.config import ModelConfig as ModelConfig
     from watersmeet.core.config import preset as preset
+    from watersmeet.core.errors import ConfigError as ConfigError
     from watersmeet.core.errors import DecodeError as DecodeError
+    from watersmeet.core.errors import UsageError as UsageError
     from watersmeet.core.errors import WatersmeetError as WatersmeetError
     from watersmeet.core.generate import generate as generate
     from watersmeet.core.model.model import Model as Model
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Completion": "api",
+    "ConfigError": "core.errors",
     "DecodeError": "core.errors",
     "Engine": "api",
     "ModalitySpec": "plugins.specs",
@@ -54,6 +57,7 @@ _HOMES = {
     "Result": "plugins.result",
     "Span": "core.stream",
     "Stream": "core.stream",
+    "UsageError": "core.errors",
     "VectorEmbedder": "plugins.vectors",
     "WatersmeetError": "core.errors",
     "content_key": "core.stream",

@@ -5,6 +5,7 @@ Nothing heavy is imported before `load` is called.
 
 from __future__ import annotations
 
+import mimetypes
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -296,10 +297,11 @@ def _read_part(piece: Any, reading: Reading, where: str) -> Part:
     if isinstance(piece, str):
         return Text(text=piece)
     if isinstance(piece, os.PathLike):
-        path = _there(piece)
-        return Item(
-            kind=file_modality(str(path), tuple(reading.settings), reading.settings), value=str(path), is_file=True
-        )
+        path = str(_there(piece))
+        kind = (mimetypes.guess_type(path)[0] or "").partition("/")[0]
+        if kind not in GENERIC:
+            kind = file_modality(path, tuple(reading.settings), reading.settings)
+        return Item(kind=kind, value=path, is_file=True)
     if not isinstance(piece, Mapping):
         if hasattr(piece, "getbands"):  # a picture of Pillow, which need not be imported to know
             return Item(kind="image", value=piece, is_file=False)

@@ -53,3 +53,25 @@ def built(project_files, tmp_path_factory):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     [sdist], [wheel] = (copy / "dist").glob("*.tar.gz"), (copy / "dist").glob("*.whl")
     return sdist, wheel
+
+
+@pytest.fixture(scope="session")
+def new_environment(tmp_path_factory):
+    """`make(*wheels)` gives the bin folder of a fresh environment with them; libraries are borrowed from the running one."""
+
+    def make(*wheels):
+        folder = tmp_path_factory.mktemp("environment")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+        programs = folder / "bin"
+        ask = [programs / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        site = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+        libraries = [entry for entry in sys.path if entry.endswith("site-packages")]
+        # lines after the first import are not followed by .pth files, so the editable install stays out
+        (site / "zz_libraries.pth").write_text("\n".join(libraries) + "\n")
+        pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--python", programs / "python"]
+        if subprocess.run([*pip[:4], "--version"], capture_output=True, check=False).returncode != 0:
+            pytest.skip("needs pip")
+        subprocess.run([*pip, "install", "-qq", "--no-deps", "--no-index", "--force-reinstall", *wheels], check=True)
+        return programs
+
+    return make

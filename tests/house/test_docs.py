@@ -37,7 +37,7 @@ def blocks(root, language):
 def parse(words):
     """Parse a command line of watersmeet down to its last sub-command, running nothing."""
     command, name = typer.main.get_command(app), "watersmeet"
-    while hasattr(command, "commands"):
+    while hasattr(command, "commands") and (words or not command.invoke_without_command):
         assert words and words[0] in command.commands, f"{name} has no command {words[:1]}"
         command, name, words = command.commands[words[0]], words[0], words[1:]
         if name == "data":

@@ -146,27 +146,9 @@ def test_weights_stay_small(project_files, root):
 
 
 @pytest.fixture(scope="module")
-def installed_wheel(built, tmp_path_factory):
-    """bin folder of a fresh environment with the wheel; libraries are borrowed from the running one."""
-    folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    programs = folder / "bin"
-    site = Path(
-        subprocess.run(
-            [programs / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    )
-    libraries = [entry for entry in sys.path if entry.endswith("site-packages")]
-    # lines after the first import are not followed by .pth files, so the editable install stays out
-    (site / "zz_libraries.pth").write_text("\n".join(libraries) + "\n")
-    pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--python", programs / "python"]
-    if subprocess.run([*pip[:4], "--version"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("needs pip")
-    subprocess.run([*pip, "install", "-qq", "--no-deps", "--no-index", "--force-reinstall", built[1]], check=True)
-    return programs
+def installed_wheel(built, new_environment):
+    """bin folder of a fresh environment with the wheel."""
+    return new_environment(built[1])
 
 
 def call(program, *arguments, cwd):

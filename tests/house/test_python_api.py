@@ -1,6 +1,7 @@
 """watersmeet from Python: what `load` gives, on the built-in model and on small ones."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from watersmeet.cli.run import run_pipeline
 from watersmeet.core.errors import CheckpointError, DecodeError, PluginError, UsageError
 from watersmeet.core.stream import pack
 
+run = watersmeet.Engine.run
 PICTURE = {"scale": 1.0, "patch": 8, "max_patches": 16, "channels": 4}
 
 
@@ -259,3 +261,27 @@ def test_what_cannot_be_loaded_is_one_sentence():
         watersmeet.load("nanno")
     with pytest.raises(UsageError, match="dtype is 'half'"):
         watersmeet.load(dtype="half")
+
+
+def documented(root, monkeypatch, wanted):
+    """Run the blocks of the page on Python whose text is wanted, one after the other in one program."""
+    monkeypatch.chdir(root)
+    program = {}
+    for block in re.findall(
+        r"```python\n(.*?)```", (root / "docs/python.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    ):
+        if wanted(block):
+            exec(compile(block, "docs/python.md", "exec"), program)
+    return program
+
+
+def test_what_the_page_on_python_says_runs(root, monkeypatch):
+    program = documented(root, monkeypatch, lambda block: ".run(" not in block)
+    assert program["done"].ids and program["stream"].n > 0
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_the_page_on_python_runs(root, monkeypatch, tmp_path):
+    monkeypatch.setattr(watersmeet.Engine, "run", lambda self, *a, out, **k: run(self, *a, out=tmp_path / out, **k))
+    program = documented(root, monkeypatch, lambda block: "load(" in block or ".run(" in block)
+    assert (tmp_path / "out/demo" / program["result"].files[0]).is_file()
