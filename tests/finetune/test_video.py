@@ -73,7 +73,9 @@ def test_fault_31_training_and_use_take_the_same_frames(models, rows, kit, tmp_p
     clip(tmp_path / "a.mp4", size=(28, 28))
     row = kit.talk([{"type": "video", "video": "a.mp4"}, {"type": "text", "text": "What?"}], "Yes.")
     config = tmp_path / "c.toml"
-    config.write_text("dataset_options = { video = { frames_per_second = 2.0, max_frames = 6 } }\n[run]\nthreads = 1\n")
+    config.write_text(
+        "dataset_options = { video = { frames_per_second = 2.0, max_frames = 6 } }\n[batch]\npool = 2\n[run]\nthreads = 1\n"
+    )
     path = rows([row] * 2)
     finetune_command(
         Request(
@@ -90,3 +92,47 @@ def test_fault_31_training_and_use_take_the_same_frames(models, rows, kit, tmp_p
     assert [s.key for s in trained] == [s.key for s in used] and len(used) == 2  # six frames are groups of four and two
     with pytest.raises(ConfigError, match=r"video.max_frames is 3 but .* was trained with 6"):
         kit.open(path, made, video={"max_frames": 3})
+
+
+def test_a_model_with_the_modality_video_reads_what_changes(rows, kit, tmp_path):
+    """The same spans in a prompt, in a row that is learnt and from the encoder; `embed` and `finetune` run on them."""
+    from safetensors.numpy import load_file
+
+    from watersmeet.cli.embed import embed_command
+    from watersmeet.cli.finetune import Request, finetune_command
+    from watersmeet.cli.graft import graft_command
+    from watersmeet.pipelines.models.local import load_local
+    from watersmeet.pipelines.models.prompt import read_prompt
+    from watersmeet.plugins.registry import get_registry
+
+    folder = kit.native(tmp_path / "base", ["<user>", "<assistant>"], with_image=False)
+    words = ["video.scale=1.0", "video.patch=8", "video.channels=4", "video.waves=4"]
+    graft_command(str(folder), "video", tmp_path / "seeing", assignments=words)
+    clip(tmp_path / "a.mp4", seconds=2)
+    path = rows([kit.talk([{"type": "video", "video": "a.mp4"}, {"type": "text", "text": "What?"}], "Yes.")] * 2)
+    data = kit.open(path, str(tmp_path / "seeing"))
+    trained = [s for s in data.sample(0, np.random.default_rng(0)).spans if s.modality == "video"]
+    local = load_local(str(tmp_path / "seeing"))
+    used = [span for _, span in read_prompt(local, [str(tmp_path / "a.mp4")])]
+    settings = {"scale": 1.0, "patch": 8, "channels": 4, "waves": 4}
+    plain = get_registry().encoder("video", settings).encode(tmp_path / "a.mp4")
+    assert [s.key for s in trained] == [s.key for s in used] == [s.key for s in plain] and len(plain) > 3
+    assert plain[0].n == 8 and [int(s.time_us[0]) for s in plain] == sorted(int(s.time_us[0]) for s in plain)
+    embed_command(
+        str(tmp_path / "seeing"), [str(tmp_path / "a.mp4"), "text:Hi"], tmp_path / "e.safetensors", dtype="float32"
+    )
+    found = load_file(tmp_path / "e.safetensors")
+    count = sum(s.n for s in plain)
+    assert found["inputs_embeds"].shape[0] > count and (found["ids"][:count] == -1).all()
+    config = tmp_path / "c.toml"
+    config.write_text("[batch]\npool = 2\n[run]\nthreads = 1\n")
+    finetune_command(
+        Request(
+            model=str(tmp_path / "seeing"), data=path, out=tmp_path / "run", config=config, steps=1, device="cpu",
+            batch_tokens=data.sample(0, np.random.default_rng(0)).n,
+        ),
+        report=lambda line: None,
+    )  # fmt: skip
+    before = local.model.embedders["video"].state_dict()
+    after = load_local(str(tmp_path / "run" / "model")).model.embedders["video"].state_dict()
+    assert any(not np.array_equal(before[name], after[name]) for name in before)

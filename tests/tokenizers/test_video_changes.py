@@ -292,3 +292,16 @@ def test_the_embedder_is_that_of_pictures_plus_a_map_of_the_time():
     assert nothing.shape == (0, 24) and all(p.grad is not None and not p.grad.any() for p in net.parameters())
     names = {name for name, _ in net.named_parameters()}
     assert names - {"time.weight"} == {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias", "norm.weight", "norm.bias", "project.weight", "row", "column"}  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", [range(0, 300), range(0, 300, 5)])
+def test_what_changes_slowly_is_given_in_the_end_whatever_frames_are_coded_by_themselves(keys):
+    """Each step alone would pass for noise of a key frame."""
+
+    def draw(pixels, t):
+        pixels[32:64, 32:64] = 245 - int(t * 20)
+
+    spans, _ = run(draw, 10, keys=keys)
+    last = shown(spans)[32:64, 32:64].astype(int)
+    assert np.abs(last - (245 - 199)).max() <= 15
+    assert count(spans, after=0) >= 8

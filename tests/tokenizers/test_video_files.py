@@ -1,6 +1,7 @@
 """Files of every awkward kind, written by PyAV when the tests run. Reading is tried in this process, where it is the same
 code; what the child adds is in `test_video_process.py`."""
 
+import gc
 import io
 import struct
 from fractions import Fraction
@@ -305,3 +306,17 @@ def test_times_always_rise_and_good_stamps_are_exact(stamps, base):
     for (time, guessed), stamp in zip(found, stamps, strict=True):
         if not guessed:
             assert time == round((stamp - stamps[0]) * base * 1_000_000)
+
+
+def test_no_frame_waits_for_the_collector_of_cycles(tmp_path, film):
+    """A hundred frames of a large video would be gigabytes."""
+    raw = film(tmp_path / "a.mp4", prepare=lambda s: s.set_display_rotation(90)).read_bytes()
+    reader = Reader(io.BytesIO(raw), "a file", Limits())
+    gc.collect()
+    gc.disable()
+    try:
+        most = max(sum(type(o) is av.VideoFrame for o in gc.get_objects()) for _ in reader.frames())
+    finally:
+        gc.enable()
+        reader.close()
+    assert 1 <= most <= 8

@@ -14,8 +14,8 @@ repeats   A patch that comes back to something it showed lately (a blinking care
           double, and at last as it stays.
 rate      Every patch has an allowance that refills with time; what exceeds it waits, and is given out as it is then. So
           no video gives more than patches * (burst + 1 + seconds / refill) tokens.
-noise     What moves at a key frame alone, by less than twice the thresholds, is the codec's and becomes the new ground
-          for comparing.
+noise     What moves at a key frame among others, by less than twice the thresholds, is the codec's and becomes the new
+          ground for comparing, as long as it stays that near to what was given out.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class Changes:
         self._ground: Picture
         self._shown: Picture
         self._best: Picture
+        self._last_given: Picture
+        self._was_key = True
         self._memories: list[Picture] = []
         self._filled = np.zeros((_REMEMBERED, *shape), dtype=bool)
         self._now: int | None = None
@@ -108,7 +110,7 @@ class Changes:
         certain by now."""
         picture = Picture.of(pixels.copy())
         if self._now is None:
-            self._begin(picture, time_us)
+            self._begin(picture, time_us, key)
         else:
             self._advance(time_us, last=False)
             self._look(picture, time_us, frame, key)
@@ -124,8 +126,9 @@ class Changes:
 
     # ---- a frame comes ------------------------------------------------------------------------------------------
 
-    def _begin(self, picture: Picture, time_us: int) -> None:
-        self._ground, self._best = picture.copy(), picture.copy()
+    def _begin(self, picture: Picture, time_us: int, key: bool) -> None:
+        self._was_key = key
+        self._ground, self._best, self._last_given = picture.copy(), picture.copy(), picture.copy()
         self._memories = [picture.copy() for _ in range(_REMEMBERED)]
         for times in (self._moved_us, self._given_us, self._peak_us):
             times[:] = time_us
@@ -134,12 +137,16 @@ class Changes:
     def _look(self, picture: Picture, time_us: int, frame: int, key: bool) -> None:
         """Compare a frame with the one before it and with what was given out."""
         moved = self._compare.differing(picture, self._shown)
-        if key:
-            clearly = moved & self._compare.differing(picture, self._shown, KEY_FACTOR)
+        # where every frame is coded by itself, nothing moves but what was filmed
+        if key and not self._was_key:
+            clearly = self._compare.differing(picture, self._shown, KEY_FACTOR)
+            # many small steps must not add up to something that was never given out
+            clearly |= self._compare.differing(picture, self._last_given, KEY_FACTOR)
             still = ~self._moving & ~self._owed & ~clearly
             self.counts.noise += int((moved & still).sum())
             self._ground.take(picture, still, self.patch)
             moved &= ~still
+        self._was_key = key
         differs = self._compare.differing(picture, self._ground) | ~self._given_ever
         # what changes too slowly to be seen from frame to frame differs in the end all the same
         self._owed &= ~moved
@@ -254,6 +261,7 @@ class Changes:
         self._given_us[mask] = now
         self._given_ever |= mask
         self._ground.take(source, mask, self.patch)
+        self._last_given.take(source, mask, self.patch)
         self._differs &= ~(mask & (source is self._shown))
         for turn in range(_REMEMBERED):
             mine = mask & (self._turn == turn)

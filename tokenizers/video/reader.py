@@ -43,6 +43,7 @@ class Reader:
         self.end_us = 0
         self.count = self.guessed = 0
         self._open_gap: tuple[int, int, int] | None = None
+        self._matrix: tuple[int, Any] | None = None
         length = self._scan(file) if measured else None
         file.seek(0)
         self._container = self._open(file)
@@ -124,7 +125,7 @@ class Reader:
             )
 
     def _describe(self, frame: Any, duration: int | None) -> Head:
-        matrix = display_matrix(frame)
+        matrix = self._matrix_of(frame)
         size = square_size(frame.width, frame.height, self._stream.sample_aspect_ratio)
         self._check_size(*size)
         if is_askew(matrix):
@@ -241,8 +242,15 @@ class Reader:
             assert shown is not None
             yield shown
 
+    def _matrix_of(self, frame: Any) -> Any:
+        """The display matrix; read again only where the angle is another. A frame whose side data were asked for is in a
+        cycle of references, and a hundred large frames would wait for the collector."""
+        if self._matrix is None or self._matrix[0] != frame.rotation:
+            self._matrix = (frame.rotation, display_matrix(frame))
+        return self._matrix[1]
+
     def _pixels(self, frame: Any, time: int) -> Any:
-        matrix = display_matrix(frame)
+        matrix = self._matrix_of(frame)
         size = (self.head.width, self.head.height)
         own = square_size(frame.width, frame.height, self._stream.sample_aspect_ratio)
         if (own[::-1] if is_sideways(matrix) else own) != size and not any("another size" in n for n in self.notes):
