@@ -19,6 +19,9 @@ import torch
 from watersmeet.core.errors import ConfigError, DecodeError, WatersmeetError
 from watersmeet.core.stream import NO_TARGET, Packed, Span, Stream, content_key, pack
 
+FRUITLESS = 1000
+"""Samples without a usable one among them after which one of several processes gives up."""
+
 
 @runtime_checkable
 class Dataset(Protocol):
@@ -65,6 +68,14 @@ def sample_order(
     """Indices of one epoch in the order of this rank; every rank gets equally many (up to one)."""
     order = np.random.default_rng([seed, epoch, 0]).permutation(count) if shuffle else np.arange(count)
     return order[rank::world]
+
+
+def refuse_if_rotten(seen: int, bad: int, most: float, last: str) -> None:
+    """Raise WatersmeetError when more than the fraction `most` of the samples seen could not be read; `last` names one."""
+    if seen >= 20 and bad > most * seen:
+        raise WatersmeetError(
+            f"data: {bad} of {seen} samples could not be read, more than batch.max_bad_fraction {most}; last one: {last}"
+        )
 
 
 class Packer:
@@ -140,26 +151,20 @@ class Packer:
             except DecodeError as error:
                 self.counts["bad"] += 1
                 self._bad.append(f"sample {index}: {error}")
-                self._refuse_if_rotten()
+                if self.world == 1:  # of several processes none knows what the others read: the trainer counts for all
+                    refuse_if_rotten(self.counts["samples"], self.counts["bad"], self.max_bad_fraction, self._bad[-1])
             else:
                 if 0 < stream.n <= self.tokens:
                     self._pool.append((self.epoch, index, stream))
                     fruitless = 0
                 else:
                     self.counts["too_long"] += 1
-            if fruitless > len(self._order):
+            # other processes wait meanwhile
+            if fruitless > (len(self._order) if self.world == 1 else min(len(self._order), FRUITLESS)):
                 raise WatersmeetError(
-                    f"data: no usable sample among {len(self._order)} (too long for {self.tokens} tokens: "
+                    f"data: no usable sample among {fruitless - 1} (too long for {self.tokens} tokens: "
                     f"{self.counts['too_long']}, unreadable: {self.counts['bad']}); raise batch.tokens or check the data"
                 )
-
-    def _refuse_if_rotten(self) -> None:
-        seen, bad = self.counts["samples"], self.counts["bad"]
-        if seen >= 20 and bad > self.max_bad_fraction * seen:
-            raise WatersmeetError(
-                f"data: {bad} of {seen} samples could not be read, more than batch.max_bad_fraction "
-                f"{self.max_bad_fraction}; last one: {self._bad[-1]}"
-            )
 
     def _fill_like(self, streams: list[Stream]) -> Span:
         """The span whose columns the filling copies; the first of the wanted modality that was ever seen."""

@@ -6,7 +6,7 @@ module works on plain and on sharded parameters alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +59,32 @@ class Team:
         value = value.clone()
         dist.all_reduce(value, op=kind)
         return value
+
+
+def on_cpu(device: str | None) -> bool:
+    """Whether a run keeps off accelerators: because it shall, or because there is none."""
+    return device == "cpu" or not torch.cuda.is_available()
+
+
+def in_first_process(work: Callable[[], None], *, device: str | None) -> None:
+    """Run `work` in the first process of a run while the others wait for its end; all fail when it does.
+
+    `device` as for the trainer. It may be called before anything else is distributed.
+    """
+    from accelerate import PartialState
+
+    state = PartialState(cpu=on_cpu(device))
+    failure: Exception | None = None
+    if state.is_main_process:
+        try:
+            work()
+        except Exception as error:
+            failure = error
+    failed = Team(rank=state.process_index, world=state.num_processes).max(
+        torch.tensor(int(failure is not None), device=state.device)
+    )
+    if int(failed):
+        raise failure or WatersmeetError("another process could not prepare the run; it says why")
 
 
 def local_tensor(tensor: Tensor) -> Tensor:

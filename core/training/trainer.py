@@ -46,12 +46,12 @@ from watersmeet.core.training.loader import Loader
 from watersmeet.core.training.log import JsonlLog
 from watersmeet.core.training.meters import Meters
 from watersmeet.core.training.muon import MuonAdamW, fast_matmul_dtype
-from watersmeet.core.training.packing import Batch, Dataset, Packer, fixed_batches
+from watersmeet.core.training.packing import Batch, Dataset, Packer, fixed_batches, refuse_if_rotten
 from watersmeet.core.training.page import FILE_NAME, write_page
 from watersmeet.core.training.qk_clip import QKClip
 from watersmeet.core.training.saving import Counters, Saved
 from watersmeet.core.training.schedule import lr_factor
-from watersmeet.core.training.sharding import Team, shard_layers
+from watersmeet.core.training.sharding import Team, on_cpu, shard_layers
 from watersmeet.kernels.native import keep_memory
 
 
@@ -110,7 +110,7 @@ class Trainer(Saved):
         # the first residual read of the model has parameters that one source cannot train;
         # buffers are ours: broadcasting the balancing counts of one process would drop what the others counted
         unused = DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)
-        self.accelerator = Accelerator(cpu=device == "cpu" or not torch.cuda.is_available(), kwargs_handlers=[unused])
+        self.accelerator = Accelerator(cpu=on_cpu(device), kwargs_handlers=[unused])
         self.main = self.accelerator.is_main_process
         self.world = self.accelerator.num_processes
         self.team = Team(rank=self.accelerator.process_index, world=self.world)
@@ -367,6 +367,7 @@ class Trainer(Saved):
                 self._stop = self._stop or "signal"
                 break
             waited = time.monotonic() - before
+            counts = self._count_rows(batches)
             record = self._step(batches)
             now, step = time.monotonic(), self.counters.step
             self.counters.seconds = earlier + now - begin
@@ -375,10 +376,7 @@ class Trainer(Saved):
             record |= {"tokens": self.counters.tokens, "seconds": self.counters.seconds}
             record |= {"step_seconds": now - before, "wait_seconds": waited, "tokens_per_second": speed}
             if (step % run.log_every == 0 or "depth" in record) and self.main:
-                counts = dict(batches[-1].cursor["counts"])
                 self._write("train", step, record | {"epoch": batches[-1].cursor["epoch"], "data": counts})
-                for bad in (line for batch in batches for line in batch.bad):
-                    self.log.append("note", step, bad_sample=bad)
             if self.on_step is not None:
                 if self.main:
                     self.on_step(step, record)
@@ -417,6 +415,32 @@ class Trainer(Saved):
         except Exception as error:
             # handed on and raised by all processes together: one that left alone would let the others wait for ever
             return [], error
+
+    def _count_rows(self, batches: list[Batch]) -> dict[str, int]:
+        """What became of the rows read so far by all processes; those of this step that could not be read go to the log.
+
+        Raises WatersmeetError in all processes alike when there are too many of them.
+        """
+        mine = [line for batch in batches for line in batch.bad]
+        counts = dict(batches[-1].cursor["counts"])
+        values = torch.tensor([*counts.values(), len(mine)], dtype=torch.int64, device=self.device)
+        *sums, new = self.team.sum(values).tolist()
+        counts = dict(zip(counts, sums, strict=True))
+        if not new:
+            return counts
+        if self.world > 1:
+            from accelerate.utils import gather_object
+
+            mine = gather_object(mine)
+        if self.main:
+            for line in mine:
+                self.log.append("note", self.counters.step + 1, bad_sample=line)
+        try:
+            refuse_if_rotten(counts["samples"], counts["bad"], self.config.batch.max_bad_fraction, mine[-1])
+        except WatersmeetError:
+            self.save()
+            raise
+        return counts
 
     def _write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
         self.log.append(kind, step, **record)

@@ -141,3 +141,32 @@ def test_a_process_that_cannot_read_ends_both_and_evaluation_waits_for_nobody(tm
     losses = [json.loads((tmp_path / f"evaluate.{rank}").read_text()) for rank in range(2)]
     one = two_processes.build(tmp_path / "one", **{"run.eval_batches": 3}).evaluate()["loss"]
     assert losses[0] == losses[1] == pytest.approx(one, rel=1e-6)
+
+
+def test_fault_29_the_fraction_of_bad_rows_is_counted_over_processes(tmp_path):
+    """A third of one process's rows is damaged, a sixth of all: 0.25 allows that and 0.1 does not, in both processes alike."""
+    start(["bad-0.25", "bad-0.1"], tmp_path)
+    first, second = (json.loads((tmp_path / f"bad-0.25.{rank}").read_text()) for rank in range(2))
+    assert first["told"] == second["told"] == "done" and first["step"] == second["step"] == 10
+    assert first["own"]["bad"] == 0 and second["own"]["bad"] > 0.25 * second["own"]["samples"]
+    last = first["seen"][-1]
+    assert last == {name: first["own"][name] + second["own"][name] for name in last}
+    # every damaged row is named once, by the process that keeps the log
+    assert len(first["notes"]) == len(set(first["notes"])) == last["bad"] and "is damaged" in first["notes"][0]
+    first, second = (json.loads((tmp_path / f"bad-0.1.{rank}").read_text()) for rank in range(2))
+    assert first["told"] == second["told"] and first["step"] == second["step"] < 10
+    assert "samples could not be read, more than batch.max_bad_fraction 0.1; last one: sample " in first["told"]
+
+
+@pytest.mark.slow
+def test_a_fresh_start_of_two_processes_moves_the_earlier_run_once(tmp_path):
+    old = tmp_path / "fresh" / "checkpoints" / "step-00000007"
+    old.mkdir(parents=True)
+    (old / "mark").write_text("of the earlier run")
+    start(["fresh"], tmp_path)
+    assert (tmp_path / "fresh" / "checkpoints.before-1" / old.name / "mark").read_text() == "of the earlier run"
+    assert {path.name for path in (tmp_path / "fresh").glob("checkpoints*")} == {"checkpoints", "checkpoints.before-1"}
+    for rank in range(2):
+        assert json.loads((tmp_path / f"fresh.{rank}").read_text()) == [2, "done"]
+    told = [(tmp_path / f"fails.{rank}").read_text() for rank in range(2)]
+    assert told[0] == "OSError: no space" and "another process could not prepare the run" in told[1]

@@ -4,7 +4,9 @@ Every case leaves under OUT whole weights and optimizer state in safetensors and
 """
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -15,8 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_trainer import recipe
 from tiny_data import Echo, micro_model
 
+from watersmeet.cli import train
+from watersmeet.core.errors import DecodeError, WatersmeetError
+from watersmeet.core.training.log import read_log
 from watersmeet.core.training.lora import add_lora
-from watersmeet.core.training.packing import Packer
+from watersmeet.core.training.packing import Packer, sample_order
 from watersmeet.core.training.sharding import local_rows, whole_tensors
 from watersmeet.core.training.trainer import Trainer, seed_everything
 
@@ -46,7 +51,20 @@ class Rotten(Echo):
         return super().sample(index, rng)
 
 
-DATA = {"echo": Echo, "kinds": OneKindARow, "rotten": Rotten}
+class BadShare(Echo):
+    """Every third row of what the second of two processes reads in the first epoch is damaged, and no row of the first's."""
+
+    def __init__(self, split="train", count=240):
+        super().__init__(split, count)
+        self.bad = set(sample_order(1, 0, count, rank=1, world=2)[::3].tolist()) if split == "train" else set()
+
+    def sample(self, index, rng):
+        if index in self.bad:
+            raise DecodeError(f"row {index} is damaged")
+        return super().sample(index, rng)
+
+
+DATA = {"bad": BadShare, "echo": Echo, "kinds": OneKindARow, "rotten": Rotten}
 
 
 def build(out, data="echo", idle_expert=False, **changes):
@@ -140,6 +158,46 @@ def resumed(out, kind):
         assert part.counters.step == end, part.counters.step
 
 
+def bad_fractions(out, most):
+    """Ten steps over rows of which a sixth is damaged, all in the share of the second process."""
+    run = build(
+        out / f"bad-{most}", data="bad", **{"schedule.steps": 10, "batch.max_bad_fraction": most, "batch.pool": 8}
+    )
+    told = "done"
+    try:
+        run.run()
+    except WatersmeetError as error:
+        told = str(error)
+    notes = [r["bad_sample"] for r in read_log(run.log.path) if r["kind"] == "note"]
+    seen = [r["data"] for r in read_log(run.log.path) if r["kind"] == "train"]
+    own = dict((run.counters.cursor or {}).get("counts", {}))
+    result = {"told": told, "step": run.counters.step, "notes": notes, "seen": seen, "own": own}
+    Path(out / f"bad-{most}.{run.team.rank}").write_text(json.dumps(result))
+
+
+def fresh(out):
+    """Start anew over an earlier run; the first process takes its time to move that aside."""
+    rank, real = int(os.environ["RANK"]), train._move_aside
+
+    def slowly(folder, report):
+        time.sleep(2)
+        real(folder, report)
+
+    train._move_aside = slowly
+    config = recipe(
+        out / "fresh", **{**COMMON, "schedule.steps": 2, "dataset": "tiny_data:Letters", "run.out": str(out / "fresh")}
+    )
+    config = config.with_values(**{"model.preset": "micro", "batch.tokens": 96})
+    summary = train.run_recipe(config, device="cpu", fresh=True, report=lambda line: None)
+    (out / f"fresh.{rank}").write_text(json.dumps([summary.step, summary.stopped]))
+    # a failure of the first process is everybody's
+    train._move_aside = lambda folder, report: (_ for _ in ()).throw(OSError("no space"))
+    try:
+        train.run_recipe(config, device="cpu", fresh=True, report=lambda line: None)
+    except (OSError, WatersmeetError) as error:
+        (out / f"fails.{rank}").write_text(f"{type(error).__name__}: {error}")
+
+
 def main(cases, out):
     torch.set_num_threads(1)
     for case in cases:
@@ -147,6 +205,10 @@ def main(cases, out):
             resumed(out, case.removeprefix("resume-"))
         elif case.startswith("drawn-"):
             drawn_updates(out, case.removeprefix("drawn-"), 2)
+        elif case.startswith("bad-"):
+            bad_fractions(out, float(case.removeprefix("bad-")))
+        elif case == "fresh":
+            fresh(out)
         elif case == "rotten":
             run = build(out / case, data="rotten", **{"schedule.steps": 40})
             try:

@@ -103,6 +103,7 @@ def _run(
     train_set: Any,
 ) -> Summary:
     from watersmeet.cli.start import start_run
+    from watersmeet.core.training.sharding import in_first_process
     from watersmeet.core.training.trainer import Trainer, seed_everything
 
     seed_everything(recipe.seed)
@@ -111,7 +112,8 @@ def _run(
     start = start_run(recipe, train_set)
     out = Path(recipe.run.out)
     if fresh:
-        _move_aside(out, report)
+        # several processes would move each other's files
+        in_first_process(lambda: _move_aside(out, report), device=device)
     if hasattr(train_set, "work_in"):
         train_set.work_in(out)
     trainer = Trainer(start.model, recipe, train_set, val_set, out=out, device=device, report=report, on_step=on_step)
