@@ -94,6 +94,7 @@ class Changes:
         self._best: Picture
         self._last_given: Picture
         self._was_key = True
+        self._stale = False  # something was given out since frames were compared with it
         self._memories: list[Picture] = []
         self._filled = np.zeros((_REMEMBERED, *shape), dtype=bool)
         self._now: int | None = None
@@ -108,13 +109,18 @@ class Changes:
     def push(self, pixels: np.ndarray, time_us: int, frame: int, key: bool = False) -> list[Change]:
         """A scaled frame [R * p, C * p, 3] uint8, which may be overwritten afterwards; times must rise. Returns what is
         certain by now."""
-        picture = Picture.of(pixels.copy())
         if self._now is None:
-            self._begin(picture, time_us, key)
+            self._shown = Picture.of(pixels.copy())
+            self._begin(self._shown, time_us)
         else:
             self._advance(time_us, last=False)
-            self._look(picture, time_us, frame, key)
-        self._shown, self._now, self._frame = picture, time_us, frame
+            # most frames of a screen recording are the one before again, to the bit
+            same = np.array_equal(pixels, self._shown.pixels)
+            if not same or self._stale:
+                picture = self._shown if same else Picture.of(pixels.copy())
+                self._look(picture, time_us, frame, key)
+                self._shown = picture
+        self._now, self._frame, self._was_key = time_us, frame, key
         return self._released(time_us - self.horizon_us)
 
     def close(self, end_us: int) -> list[Change]:
@@ -126,8 +132,7 @@ class Changes:
 
     # ---- a frame comes ------------------------------------------------------------------------------------------
 
-    def _begin(self, picture: Picture, time_us: int, key: bool) -> None:
-        self._was_key = key
+    def _begin(self, picture: Picture, time_us: int) -> None:
         self._ground, self._best, self._last_given = picture.copy(), picture.copy(), picture.copy()
         self._memories = [picture.copy() for _ in range(_REMEMBERED)]
         for times in (self._moved_us, self._given_us, self._peak_us):
@@ -137,6 +142,7 @@ class Changes:
     def _look(self, picture: Picture, time_us: int, frame: int, key: bool) -> None:
         """Compare a frame with the one before it and with what was given out."""
         moved = self._compare.differing(picture, self._shown)
+        self._stale = False
         # where every frame is coded by itself, nothing moves but what was filmed
         if key and not self._was_key:
             clearly = self._compare.differing(picture, self._shown, KEY_FACTOR)
@@ -146,7 +152,6 @@ class Changes:
             self.counts.noise += int((moved & still).sum())
             self._ground.take(picture, still, self.patch)
             moved &= ~still
-        self._was_key = key
         differs = self._compare.differing(picture, self._ground) | ~self._given_ever
         # what changes too slowly to be seen from frame to frame differs in the end all the same
         self._owed &= ~moved
@@ -256,6 +261,7 @@ class Changes:
                     pixels=source.patches(chosen, self.patch),
                 )
             )
+        self._stale = True
         self.counts.given += int(mask.sum())
         self._allowance[mask] -= 1
         self._given_us[mask] = now
