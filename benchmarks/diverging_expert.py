@@ -31,7 +31,9 @@ EXPERT = 3
 
 def run(options: dict[str, Any], seed: int, steps: int, faulty: bool) -> tuple[dict[str, torch.Tensor], float]:
     """Updates of the step in which the fault begins, by parameter, and the final held-out loss."""
-    trainer = make_trainer(tiny_config(), seed=seed, steps=steps, options=options)
+    trainer = make_trainer(
+        tiny_config(num_hidden_layers=2), seed=seed, steps=steps, options={"batch.tokens": 512, **options}
+    )
     name, target = next((n, p) for n, p in trainer.model.named_parameters() if n.endswith("experts.w2"))
     at = steps // 2
     updates: dict[str, torch.Tensor] = {}

@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from toy import Results, arguments, make_trainer, table, tiny_config
+from toy import Results, arguments, canvas, make_trainer, table, tiny_config
 
 from watersmeet.core.errors import WatersmeetError
 
@@ -29,8 +30,9 @@ def measure(threshold: float, passes: int, rate: float, seed: int, steps: int) -
         "optimizer.weight_decay": 0.0,
         "run.measure_every": 1,
         "schedule.kind": "constant",
+        "batch.tokens": 512,
     }
-    trainer = make_trainer(tiny_config(), seed=seed, steps=steps, options=options)
+    trainer = make_trainer(tiny_config(num_hidden_layers=2), seed=seed, steps=steps, options=options)
     losses: list[float] = []
     logits: list[float] = []
     after: list[float] = []
@@ -61,23 +63,18 @@ def measure(threshold: float, passes: int, rate: float, seed: int, steps: int) -
 
 
 def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
-    for name, one in found.items():
-        axes[0].plot(one["losses"], linewidth=0.9, label=name)
-        axes[1].plot(one["logits"], linewidth=0.9, label=name)
-    axes[0].set_ylabel("loss (nats a token)")
-    axes[1].set_ylabel("max attention logit")
-    axes[1].set_yscale("log")
-    axes[1].axhline(100, color="#888888", linewidth=0.6, linestyle="--")
-    axes[1].set_xlabel("step")
-    axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    """Loss and largest logit step by step."""
+    with canvas(path, columns=2) as (losses, logits):
+        for name, one in found.items():
+            smooth = (
+                np.convolve(one["losses"], np.full(10, 0.1), mode="valid") if len(one["losses"]) > 10 else one["losses"]
+            )
+            losses.plot(np.arange(len(smooth)) + len(one["losses"]) - len(smooth), smooth, linewidth=0.9, label=name)
+            logits.plot(one["logits"], linewidth=0.9, label=name)
+        losses.set(xlabel="step", ylabel="loss (nats a target), mean of 10 steps")
+        losses.legend(frameon=False, fontsize=8)
+        logits.axhline(100, color="#888888", linewidth=0.6, linestyle="--")
+        logits.set(xlabel="step", ylabel="largest attention logit, before the clip", yscale="log")
 
 
 def main() -> None:

@@ -13,10 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from toy import Results, arguments, make_trainer, table, tiny_config, train
+from toy import Results, arguments, canvas, make_trainer, table, tiny_config, train
 
 from watersmeet.core.training.packing import Packer
 
@@ -52,7 +53,7 @@ def text_loss(trainer: Any, batches: int) -> float:
 
 
 def measure(shares: dict[str, float], seed: int, steps: int, experts: int, k: int) -> dict[str, Any]:
-    config = tiny_config(num_experts=experts, num_experts_per_token=k)
+    config = tiny_config(num_experts=experts, num_experts_per_token=k, num_hidden_layers=3)
     trainer = make_trainer(config, seed=seed, steps=steps, shares=shares)
     loads: list[torch.Tensor] = []
 
@@ -76,11 +77,24 @@ def measure(shares: dict[str, float], seed: int, steps: int, experts: int, k: in
     return out
 
 
+def draw(one: dict[str, Any], path: Path) -> None:
+    """Whose tokens every expert serves, one picture a layer, experts in the order of their words."""
+    layers = np.array(one["shares"])
+    with canvas(path, columns=len(layers)) as axes:
+        for number, (axis, share_QE) in enumerate(zip(axes, layers, strict=True), 1):
+            words = one["kinds"].index("text")
+            order = np.argsort(share_QE[words])
+            axis.stackplot(np.arange(len(order)), share_QE[:, order], labels=one["kinds"], step="mid")
+            axis.set(xlabel=f"expert, layer {number} with experts", ylabel="share of its tokens", ylim=(0, 1))
+            axis.set_xlim(0, len(order) - 1)
+        axes[0].legend(loc="upper left", fontsize=8)
+
+
 def main() -> None:
     given = arguments(__doc__ or "", steps=600, seeds=3)
     experts, k = (8, 2) if given.quick else (64, 4)
     results = Results(given.out / f"shared-brain{'-quick' if given.quick else ''}.jsonl")
-    rows = []
+    rows, last = [], {}
     for arm, shares in ARMS.items():
         # a sentence has 48 tokens, a picture with its words 33, a film with its words 25: as many more steps as give
         # the same number of sentences
@@ -90,11 +104,13 @@ def main() -> None:
             key = {"arm": arm, "seed": seed, "steps": steps, "experts": experts}
             one = results.get(key, lambda s=shares, r=seed, n=steps: measure(s, r, n, experts, k))
             bits = one["information"]
+            last[arm] = one
             rows.append([
                 arm, seed, steps, one["text_loss"], sum(bits) / len(bits), one["entropy"],
                 " / ".join(f"{value:.2f}" for value in one["largest_share"]),
             ])  # fmt: skip
     head = ["data", "seed", "steps", "held-out text loss", "information (bits)", "entropy of kinds (bits)", "largest share of a kind: least, median, 90 %, most"]  # fmt: skip
+    draw(last["text, pictures, films"], given.out / "shared-brain.png")
     print(f"{experts} experts, top-{k}\n\n" + table(head, rows))
 
 
