@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from watersmeet.plugins.survey import LIMIT_S
 from watersmeet.testing import loading, media, spans, vectors
-from watersmeet.testing.checks import FAILED, SKIPPED, Check, Examination, Outcome
+from watersmeet.testing.checks import FAILED, SKIPPED, Check, CheckFailure, Examination, Outcome
 from watersmeet.testing.subject import Subject
 
 MODALITY_CHECKS: tuple[Check[Subject], ...] = (
@@ -234,7 +234,9 @@ def report(outcome: Outcome) -> None:
     """Pass, fail or skip a running test of pytest."""
     __tracebackhide__ = True
     if outcome.state == FAILED:
-        raise AssertionError(outcome.sentence()) from outcome.cause
+        # a finding of the kit has said all; where the plugin's own code raised, its traceback shows the line
+        own = outcome.cause.__cause__ if isinstance(outcome.cause, CheckFailure) else outcome.cause
+        raise AssertionError(outcome.sentence()) from own
     if outcome.state == SKIPPED:
         import pytest
 

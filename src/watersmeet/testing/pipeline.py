@@ -119,12 +119,12 @@ class PipelineSubject:
 
     def run(self, name: str, files: Sequence[Path] | None = None) -> Run:
         """Run a fresh pipeline into a new folder."""
+        given = [str(item) for item in (self.files if files is None else files)]
         place = Path(self.folder.name) / f"run-{name}"
         place.mkdir()
         steps: list[tuple[str, float]] = []
         before = _tree(Path(self.folder.name))
         out = place / "out"
-        given = [str(item) for item in (self.files if files is None else files)]
         try:
             result = self.pipeline_class(dict(self.settings)).run(
                 given, self.model(), out, lambda what, share: steps.append((what, share))
