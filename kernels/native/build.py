@@ -33,8 +33,8 @@ from .. import dispatch
 
 logger = logging.getLogger("watersmeet.kernels")
 
-SOURCES = ("mix.cpp", "front.cpp", "kda.cpp", "experts.cpp", "grouped.cpp", "step.cpp")
-HEADERS = ("common.h", "vector.h", "step.h", "step_kda.h", "step_mla.h", "step_ffn.h")
+SOURCES = ("mix.cpp", "front.cpp", "kda.cpp", "experts.cpp", "grouped.cpp", "muon.cpp", "step.cpp")
+HEADERS = ("common.h", "vector.h", "products.h", "step.h", "step_kda.h", "step_mla.h", "step_ffn.h")
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fvisibility=hidden")
 VARIANTS = (("-fopenmp", "-mprefer-vector-width=512"), ("-fopenmp",), ())
 """Extra flags, best first; the next one is tried when a compiler does not know them."""
@@ -152,6 +152,14 @@ def library(*tensors: Tensor | None) -> ctypes.CDLL | None:
     if first is None or first.dtype not in (torch.float32, torch.bfloat16):
         return None
     return _load()
+
+
+@functools.cache
+def bfloat16_units() -> bool:
+    """Whether this processor multiplies bfloat16 in hardware."""
+    # the public name exists since torch 2.13; without it nothing is known
+    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(known.get("amx_bf16") or known.get("avx512_bf16"))
 
 
 def pointer(tensor: Tensor | None) -> ctypes.c_void_p:

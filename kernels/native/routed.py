@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..experts import expert_glu, situ_glu, swi_glu
-from .build import full, half, library, pointer, real, size, threads
+from .build import bfloat16_units, full, half, library, pointer, real, size, threads
 from .glu import situ_rows, situ_rows_backward
 
 SMALL_GROUP = 32
@@ -145,7 +145,7 @@ def _inferred(
     z: Tensor, share: Tensor, picked: Tensor, w13: Tensor, w2: Tensor, norm: Tensor | None, curves: tuple[float, float],
     eps: float,
 ) -> Tensor:  # fmt: skip
-    """`_Routed` in float32 without a graph, one native call for the products of all experts."""
+    """`_Routed` without a graph, one native call for the products of all experts."""
     lib = library(z)
     assert lib is not None
     z, picked = z.contiguous(), picked.contiguous()
@@ -156,7 +156,7 @@ def _inferred(
         pointer(offsets),
     )  # fmt: skip
     lib.grouped_experts(
-        pointer(z), pointer(source), pointer(offsets), pointer(w13), pointer(w2), pointer(out), size(len(w2)),
+        half(z), pointer(z), pointer(source), pointer(offsets), pointer(w13), pointer(w2), pointer(out), size(len(w2)),
         size(z.shape[1]), size(w2.shape[2]), real(curves[0]), real(curves[1]),
         threads(len(out)),
     )  # fmt: skip
@@ -276,8 +276,9 @@ def routed_experts(
         return routed_experts_torch(z_TL, share_Tk, picked_Tk, w13, w2, norm, betas=betas, eps=eps)
     curves = (0.0, 0.0) if betas is None else (betas[0], betas[1] or 0.0)
     w13, w2 = w13.contiguous(), w2.contiguous()
-    # bfloat16 products are torch's: it knows the processor's units for them
-    if z_TL.dtype == torch.float32 and not torch.is_grad_enabled():
+    # bfloat16 products are torch's where the processor has units for them; without, torch takes four times as long
+    own = z_TL.dtype == torch.float32 or not bfloat16_units()
+    if own and not torch.is_grad_enabled():
         return _inferred(z_TL, share_Tk, picked_Tk, w13, w2, norm, curves, eps)
     order = Order.of(picked_Tk, len(w2))
     return _Routed.apply(z_TL, share_Tk, w13, w2, norm, order, curves, eps)  # type: ignore[no-any-return]

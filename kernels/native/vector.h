@@ -52,12 +52,13 @@ static inline float add_product(float a, float b, float c) {
 #endif
 }
 
-// from[i] -> to[j * stride + i], W rows of W numbers
-static inline void turn(const float* from, int64_t apart, float* to, int64_t stride) {
+// row i, W numbers at from(i) -> column i of `to`, whose rows are `stride` apart
+template <class From>
+static inline void turn(From from, float* to, int64_t stride) {
 #if defined(__GNUC__) && !defined(__clang__)
     typedef int32_t lanes __attribute__((vector_size(W * 4)));
     vec row[W];
-    for (int i = 0; i < W; i++) row[i] = load(from + i * apart);
+    for (int i = 0; i < W; i++) row[i] = load(from(i));
     for (int s = 1; s < W; s *= 2) {
         lanes low, high;
         for (int l = 0; l < W; l++) {
@@ -74,8 +75,13 @@ static inline void turn(const float* from, int64_t apart, float* to, int64_t str
     for (int j = 0; j < W; j++) store(to + j * stride, row[j]);
 #else
     for (int i = 0; i < W; i++)
-        for (int j = 0; j < W; j++) to[j * stride + i] = from[i * apart + j];
+        for (int j = 0; j < W; j++) to[j * stride + i] = up(from(i)[j]);
 #endif
+}
+
+// the same for rows `apart` apart
+static inline void turn(const float* from, int64_t apart, float* to, int64_t stride) {
+    turn([=](int i) { return from + i * apart; }, to, stride);
 }
 
 static inline float total(vec v) {

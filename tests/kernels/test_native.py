@@ -6,6 +6,7 @@ import torch
 from watersmeet.kernels import native
 from watersmeet.kernels.dispatch import forced
 from watersmeet.kernels.kda import kda
+from watersmeet.kernels.native import routed
 from watersmeet.kernels.native.build import library
 from watersmeet.kernels.native.glu import cross_entropy_rows
 
@@ -275,6 +276,22 @@ def test_routed_experts_without_a_gradient(shape, betas):
             few = native.routed_experts(*(t[:7] for t in inputs[0]), picked[:7], *inputs[1], **options)
         assert (got.double() - true).norm() <= 1e-5 * true.norm()
         assert torch.equal(few, got[:7])
+
+
+@pytest.mark.parametrize("units", [True, False])
+def test_bfloat16_without_a_gradient_with_and_without_units_for_it(units, monkeypatch):
+    """Where a processor has none, experts in bfloat16 take the road of float32, rounded once at its end."""
+    monkeypatch.setattr(routed, "bfloat16_units", lambda: units)
+    z, w13, w2 = (t.bfloat16() for t in (draw(150, 70), draw(5, 48, 70, seed=1, scale=0.1), draw(5, 70, 24, seed=2)))
+    picked, share = torch.rand(150, 5).topk(2).indices, torch.rand(150, 2)
+    options = {"betas": (4.0, 25.0), "eps": 0.0}
+    true = native.routed_experts_torch(
+        *(t.double() for t in (z, share)), picked, w13.double(), w2.double(), None, **options
+    )
+    with torch.no_grad():
+        got = native.routed_experts(z, share, picked, w13, w2, None, **options)
+    assert got.dtype == torch.bfloat16
+    assert (got.double() - true).norm() <= (2e-2 if units else 4e-3) * true.norm()
 
 
 def test_equal_scores_go_to_the_lower_index():
