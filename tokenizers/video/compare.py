@@ -88,7 +88,7 @@ class Comparison:
         over = cv2.threshold(moved, self.step * factor, 1, cv2.THRESH_BINARY)[1]
         tiles = (tile_sums(over) >= self.few).any(2)
         tiles |= np.abs(a.sums - b.sums).max(2) > self.mean * factor * TILE * TILE
-        return by_patch(tiles, self.patch).any(2)
+        return np.asarray(by_patch(tiles, self.patch).any(2))
 
     def distance(self, a: Picture, b: Picture) -> np.ndarray:
         """[R, C] int64: how far the means of the tiles lie apart, summed over a patch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -169,7 +169,7 @@ class Encoder:
 
     @staticmethod
     def frames_at(
-        source: Source, times: Any, limits: Mapping[str, float], *, most_bytes: int = 4 * 2**30
+        source: Source, times: Callable[[int], Sequence[int]], limits: Mapping[str, Any], *, most_bytes: int = 4 * 2**30
     ) -> tuple[list[np.ndarray], list[int]]:
         """Frames [H, W, 3] uint8 that are shown at certain times, and the times (microseconds) from which they are.
 
@@ -178,7 +178,7 @@ class Encoder:
         with Video(source, Limits(**limits), measured=True) as video:
             if video.head.duration_us is None:
                 raise DecodeError(f"{video.name}: does not say how long it is; write it anew with time stamps")
-            wanted: Sequence[int] = times(video.head.duration_us)
+            wanted = times(video.head.duration_us)
             size = len(wanted) * video.head.width * video.head.height * 3
             if size > most_bytes:
                 raise DecodeError(f"{video.name}: {len(wanted)} frames of it take {size:,} bytes; ask for fewer")

@@ -76,7 +76,7 @@ class Reader:
         try:
             return av.open(file, options={"format_whitelist": CONTAINERS, "protocol_whitelist": "none"})
         except av.error.FFmpegError as error:
-            log = error.log or (0, "", "")
+            log: Any = error.log or (0, "", "")
             if "whitelist" in log[2]:
                 raise DecodeError(
                     f"{self.name}: has the form {log[1]!r}, expected {READABLE}; a bare stream says no times, so put it "

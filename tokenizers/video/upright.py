@@ -96,6 +96,6 @@ class Converter:
             src_color_range=2 if full else 1,
             dst_color_range=2,
         )
-        plane = made.planes[0]
+        plane: Any = made.planes[0]
         rows = np.frombuffer(plane, dtype=np.uint8).reshape(-1, plane.line_size)
         return rows[: size[1], : size[0] * 3].reshape(size[1], size[0], 3)
