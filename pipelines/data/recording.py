@@ -232,7 +232,9 @@ def write_video(
 
     base, count = Fraction(1, 90_000), 0
     with av.open(str(path), "w") as out:
-        stream, scaler, last, frame = None, VideoReformatter(), None, None
+        stream: Any = None  # what PyAV says of it depends on the codec's name
+        frame: Any = None
+        scaler, last = VideoReformatter(), None
         for time_us, picture in frames:
             if stream is None:
                 options = {"crf": str(crf)} | ({"preset": preset} if codec.startswith("libx26") else {})

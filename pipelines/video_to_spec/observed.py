@@ -58,9 +58,9 @@ class Observed:
                 raise ConfigError(
                     f"moments are not in order: frame {b.frame} at {b.time_us} us follows frame {a.frame}"
                 )
-        for one in (*self.texts, *self.boxes):
-            if not 0 <= one.moment < len(self.moments):
-                raise ConfigError(f"something is seen at moment {one.moment}, but there are {len(self.moments)}")
+        for number in [one.moment for one in self.texts] + [one.moment for one in self.boxes]:
+            if not 0 <= number < len(self.moments):
+                raise ConfigError(f"something is seen at moment {number}, but there are {len(self.moments)}")
 
     def nearest(self, t_s: float) -> int:
         """Index of the moment nearest to a time in seconds, the earlier one of two that are."""

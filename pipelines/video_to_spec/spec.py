@@ -119,7 +119,9 @@ class Spec:
 
     def proofs(self) -> Iterator[tuple[str, tuple[Evidence, ...]]]:
         """(field, evidence) of every claim."""
-        for name, claims in (("steps", self.steps), ("features", self.features), ("patterns", self.patterns)):
+        for i, step in enumerate(self.steps):
+            yield f"steps[{i}].evidence", step.evidence
+        for name, claims in (("features", self.features), ("patterns", self.patterns)):
             for i, claim in enumerate(claims):
                 yield f"{name}[{i}].evidence", claim.evidence
 

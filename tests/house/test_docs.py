@@ -22,6 +22,7 @@ DOCUMENTS = (
     "docs/official.md",
     "docs/runs.md",
     "docs/training.md",
+    "docs/video-to-spec.md",
 )
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import re
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -82,6 +84,14 @@ def test_the_published_schema_is_that_of_the_types():
     assert module.published_schema() == json.loads(json.dumps(module.json_schema()))
     jsonschema.Draft202012Validator.check_schema(module.published_schema())
     jsonschema.validate(module.to_json(FULL), module.published_schema())
+
+
+def test_the_documented_specification_is_one():
+    """The example in the documents, read and held against the schema; it is the only JSON there."""
+    page = Path(__file__).parents[2] / "docs/video-to-spec.md"
+    (example,) = re.findall(r"```json\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+    assert module.to_json(module.parse_spec(example)) == json.loads(example)
+    jsonschema.validate(json.loads(example), module.published_schema())
 
 
 NEW = object()

@@ -13,6 +13,7 @@ from typing import Any
 from watersmeet.pipelines.data.recording import Recording
 from watersmeet.pipelines.video_to_spec.recordings.film import Caret, Film, Rect
 from watersmeet.pipelines.video_to_spec.recordings.stage import Stage, Thing
+from watersmeet.pipelines.video_to_spec.spec import Action, Corners
 from watersmeet.pipelines.video_to_spec.truth import Shown
 
 BULLET = "\N{BULLET}"
@@ -23,12 +24,12 @@ _NEAR_KEYS = "qwertyuiopasdfghjklzxcvbnm"
 class Act:
     """A step as it was played; `changed` is the box of the first reaction, `pattern` what kind of thing was used."""
 
-    action: str
+    action: Action
     start: float
     end: float
     target: str | None
     text: str | None
-    box: tuple[float, float, float, float] | None
+    box: Corners | None
     changed: Rect | None
     from_screen: str
     to_screen: str
@@ -233,7 +234,7 @@ class Director:
 
     def _write(
         self,
-        action: str,
+        action: Action,
         start: float,
         end: float,
         thing: Thing | None,
@@ -388,4 +389,9 @@ def _keystrokes(text: str, rng: random.Random, mistakes: float) -> Iterator[str]
 
 def without_pointer(act: Act) -> Act:
     """The act as it can be known when no pointer is drawn: where is what changed."""
-    return replace(act, box=None if act.changed is None else tuple(float(v) for v in act.changed))
+    return replace(act, box=None if act.changed is None else corners(act.changed))
+
+
+def corners(rect: Rect) -> Corners:
+    """A box of whole px as a specification has it."""
+    return float(rect[0]), float(rect[1]), float(rect[2]), float(rect[3])
