@@ -461,6 +461,17 @@ def bench_model(
     run_bench(sizes=size or (), dtypes=dtype or (), tokens=tokens, json_file=json_file)
 
 
+@bench_app.command("startup")
+def bench_startup(
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each command.")] = 7,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write all numbers.")] = None,
+) -> None:
+    """What commands cost before they do anything, alone and beside 100 plugins."""
+    from watersmeet.cli.bench_startup import run as run_bench
+
+    run_bench(rounds=rounds, json_file=json_file)
+
+
 @bench_app.command("load")
 def bench_load(
     model: Annotated[

@@ -72,8 +72,8 @@ def keys_tell_content(subject: Subject) -> None:
     if subject.there[1] != here:
         raise CheckFailure("an item has another key in another process; a key must not come from hash(), id() or time")
     owner: dict[bytes, tuple[int, bytes]] = {}
-    for index, one in enumerate(here):
-        for print_, key in one:
+    for index, pairs in enumerate(here):
+        for print_, key in pairs:
             other, same = owner.setdefault(key, (index, print_))
             if same != print_:
                 raise CheckFailure(f"items {other} and {index} have different tokens and one key")
@@ -180,10 +180,12 @@ def reaches_max_tokens(subject: Subject) -> None:
     spec_is_there(subject)
     most = _max_tokens(subject)
     make = getattr(subject.encoder, "largest", None)
-    if subject.largest is None and not callable(make):
+    given = subject.largest
+    if given is None and callable(make):
+        given = [make()]
+    if given is None:
         counts = [_grown(subject, one, most) for one in subject.samples if one.grow is not None]
     else:
-        given = [make()] if subject.largest is None else subject.largest
         counts = [sum(span.n for span in subject.encoder.encode(item)) for item in given]
     if most in counts:
         return
