@@ -123,9 +123,9 @@ def recipe_values(request: Request) -> dict[str, Any]:
     }
     if request.eval_data is not None:
         held = {"val_path": str(request.eval_data), "val_fingerprint": open_source(request.eval_data).fingerprint}
-        judged = {"eval_batches": _EVAL_BATCHES, "keep_best": True, "eval_every": 1}
-        said = {"eval_every": request.eval_every, "patience": request.patience}
-        values = _merged(_merged({"run": judged}, values), {"val_options": held, "run": said})
+        below = {"eval_batches": _EVAL_BATCHES, "keep_best": True, "eval_every": 1}
+        above = {"eval_every": request.eval_every, "patience": request.patience}
+        values = _merged(_merged({"run": below}, values), {"val_options": held, "run": above})
         values["run"]["eval_every"] = values["run"]["eval_every"] or 1
     batch, run = {"tokens": request.batch_tokens}, {"save_every": request.save_every, "out": str(request.out)}
     said = {"seed": request.seed, "batch": batch, "run": run, "schedule": {"steps": request.steps}}
