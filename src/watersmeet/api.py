@@ -298,10 +298,10 @@ def _read_part(piece: Any, reading: Reading, where: str) -> Part:
         return Text(text=piece)
     if isinstance(piece, os.PathLike):
         path = str(_there(piece))
-        kind = (mimetypes.guess_type(path)[0] or "").partition("/")[0]
-        if kind not in GENERIC:
-            kind = file_modality(path, tuple(reading.settings), reading.settings)
-        return Item(kind=kind, value=path, is_file=True)
+        sort = (mimetypes.guess_type(path)[0] or "").partition("/")[0]
+        if sort not in GENERIC:
+            sort = file_modality(path, tuple(reading.settings), reading.settings)
+        return Item(kind=sort, value=path, is_file=True)
     if not isinstance(piece, Mapping):
         if hasattr(piece, "getbands"):  # a picture of Pillow, which need not be imported to know
             return Item(kind="image", value=piece, is_file=False)
