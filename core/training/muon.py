@@ -19,6 +19,9 @@ the result to the others. Whole copies of the weights (DDP): the momentum of a b
 Sharded weights (FSDP2): the momentum is cut like the weights, and what is to be orthogonalised is gathered first. The same
 sums in the same order as in one process, so the same bits, with one thread each; a block that an owner has alone is
 multiplied beside a copy of itself, because libraries multiply a single matrix in another way than a batch.
+
+On a CPU with a compiler, and float32 in the iteration, one native call does all of it to all blocks, each in a core's cache
+(kernels/native/muon.cpp); where blocks are dealt out or weights sharded, the same arithmetic runs in pieces between the exchanges.
 """
 
 from __future__ import annotations
@@ -36,6 +39,15 @@ from watersmeet.core.model.stored import stored_views
 from watersmeet.core.training.groups import ParamPlan
 from watersmeet.core.training.head_rate import head_rates, part_squares, update_running
 from watersmeet.core.training.sharding import Team, local_rows, local_tensor, put_back, whole_tensor
+from watersmeet.kernels.native import (
+    Block,
+    MuonBlocks,
+    adamw_step,
+    add_scaled,
+    bfloat16_units,
+    momentum_step,
+    native_update,
+)
 from watersmeet.kernels.newton_schulz import newton_schulz
 
 
@@ -95,13 +107,21 @@ def _blocks(tensor: Tensor, slot: _Slot) -> Tensor:
     return view.mT if slot.transposed else view
 
 
+def _native_plan(buckets: list[_Bucket], params: list[Tensor]) -> MuonBlocks:
+    """The blocks of all buckets, slot by slot, by their places in the parameters."""
+    blocks = []
+    for slot in (slot for bucket in buckets for slot in bucket.slots):
+        cols = params[slot.index].shape[-1]
+        blocks += [
+            Block(tensor=slot.index, offset=(group * slot.group_rows + slot.row) * cols, rows=slot.rows, cols=cols)
+            for group in range(slot.count)
+        ]
+    return MuonBlocks(blocks)
+
+
 def fast_matmul_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 where matrix products in it run in hardware, else float32."""
-    if device.type != "cpu":
-        return torch.bfloat16
-    # the public name exists since torch 2.13; without it nothing is known and float32 is right everywhere
-    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    return torch.bfloat16 if known.get("amx_bf16") or known.get("avx512_bf16") else torch.float32
+    return torch.bfloat16 if device.type != "cpu" or bfloat16_units() else torch.float32
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -156,6 +176,7 @@ class MuonAdamW(torch.optim.Optimizer):
         self._muon_params = [param for name, param in named if plans[name].kind == "muon"]
         muon_plans = [plans[self.names[param]] for param in self._muon_params]
         self._buckets = _plan_buckets(self._muon_params, muon_plans)
+        self._plan = _native_plan(self._buckets, self._muon_params)
         self.updates = 0
         self.head_rate, self.team = head_rate, team or Team()
         self._heads = [plan.rows if head_rate and plan.rule.endswith("per head") else () for plan in muon_plans]
@@ -208,22 +229,22 @@ class MuonAdamW(torch.optim.Optimizer):
         return [
             torch.zeros_like(local_tensor(p), dtype=torch.float32)
             if p.grad is None
-            else local_tensor(p.grad).to(torch.float32)
+            else local_tensor(p.grad).to(torch.float32).contiguous()
             for p in group["params"]
         ]
 
     def _muon(self, group: dict[str, Any]) -> None:
         params, grads = [local_tensor(param) for param in group["params"]], self._grads(group)
         rates = self._head_rates(group["params"], grads) if self.head_rate else []
+        momenta = [] if self._dealt else [local_tensor(self.state[param]["momentum"]) for param in group["params"]]
+        native = self.ns_dtype == torch.float32 and native_update(*params, *grads, *momenta)
+        if native and self._plan.fit and not self._dealt and not self.sharded:
+            self._muon_whole(group, grads, momenta, rates)
+            return
         if self._dealt:
             updates = grads
         else:
-            momenta = [local_tensor(self.state[param]["momentum"]) for param in group["params"]]
-            torch._foreach_mul_(momenta, self.momentum)
-            torch._foreach_add_(momenta, grads)
-            if self.nesterov:
-                torch._foreach_add_(grads, momenta, alpha=self.momentum)
-            updates = grads if self.nesterov else momenta
+            updates = self._moved(momenta, grads, native)
             if self.sharded:
                 updates = [
                     self.team.gather_rows(update.to(self.ns_dtype), len(param))
@@ -233,7 +254,7 @@ class MuonAdamW(torch.optim.Optimizer):
             torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
         square, elements = 0.0, 0
         for number, bucket in enumerate(self._buckets):
-            orthogonal = self._orthogonal(number, bucket, updates)
+            orthogonal = self._orthogonal(number, bucket, updates, native)
             if self.measure:
                 square += float(orthogonal.float().square().sum()) * 0.04 * bucket.n
                 elements += orthogonal.numel()
@@ -242,11 +263,46 @@ class MuonAdamW(torch.optim.Optimizer):
                 found = orthogonal[slot.start : slot.start + slot.count]
                 if rates and self._heads[slot.index]:
                     found = found * rates[slot.index][:, slot.part].view(-1, 1, 1)
-                self._add(params[slot.index], group["params"][slot.index], slot, found, -rate)
+                self._add(params[slot.index], group["params"][slot.index], slot, found, -rate, native)
         if self.measure:
             self.update_square["muon"] = square / max(elements, 1)
 
-    def _orthogonal(self, number: int, bucket: _Bucket, updates: list[Tensor]) -> Tensor:
+    def _muon_whole(
+        self, group: dict[str, Any], grads: list[Tensor], momenta: list[Tensor], rates: list[Tensor]
+    ) -> None:
+        """All of it in one native call: whole float32 weights of one process, on the CPU."""
+        factors = None
+        if rates:
+            parts = [
+                rates[slot.index][:, slot.part] if self._heads[slot.index] else torch.ones(slot.count)
+                for bucket in self._buckets
+                for slot in bucket.slots
+            ]
+            factors = torch.cat(parts)
+        lr = group["lr"]
+        squares = self._plan.step(
+            group["params"], grads, momenta, rate=lr * 0.2, factors=factors, decay=1 - lr * group["weight_decay"],
+            momentum=self.momentum, nesterov=self.nesterov, steps=self.ns_steps,
+        )  # fmt: skip
+        if self.measure:
+            elements = sum(bucket.count * bucket.m * bucket.n for bucket in self._buckets)
+            self.update_square["muon"] = (
+                float((squares.astype(float) * self._plan.sides).sum()) * 0.04 / max(elements, 1)
+            )
+
+    def _moved(self, momenta: list[Tensor], grads: list[Tensor], native: bool) -> list[Tensor]:
+        """Move the momenta by the gradients, in place; returns what is to be orthogonalised."""
+        if native:
+            momentum_step(grads, momenta, momentum=self.momentum, nesterov=self.nesterov)
+            return grads
+        torch._foreach_mul_(momenta, self.momentum)
+        torch._foreach_add_(momenta, grads)
+        if not self.nesterov:
+            return momenta
+        torch._foreach_add_(grads, momenta, alpha=self.momentum)
+        return grads
+
+    def _orthogonal(self, number: int, bucket: _Bucket, updates: list[Tensor], native: bool) -> Tensor:
         """[count, m, n] orthogonalised blocks of one shape, each by its owner."""
         own = self.team.share(bucket.count)
         count = own.stop - own.start
@@ -258,9 +314,7 @@ class MuonAdamW(torch.optim.Optimizer):
                 blocks = _blocks(updates[slot.index], slot)[first - slot.start : last - slot.start]
                 stacked[first - own.start : last - own.start].copy_(blocks)
         if self._dealt:
-            momentum = self._momenta[number]
-            momentum.mul_(self.momentum).add_(stacked)
-            stacked = (stacked.add_(momentum, alpha=self.momentum) if self.nesterov else momentum).to(self.ns_dtype)
+            stacked = self._moved([self._momenta[number]], [stacked], native)[0].to(self.ns_dtype)
         if count:
             alone = count == 1 and bucket.count > 1
             stacked = newton_schulz(torch.cat([stacked] * 2) if alone else stacked, steps=self.ns_steps)[:count]
@@ -268,15 +322,19 @@ class MuonAdamW(torch.optim.Optimizer):
         return self.team.gather(stacked, [share.stop - share.start for share in shares])
 
     @staticmethod
-    def _add(local: Tensor, param: Tensor, slot: _Slot, found: Tensor, factor: float) -> None:
+    def _add(local: Tensor, param: Tensor, slot: _Slot, found: Tensor, factor: float, native: bool) -> None:
         """Add `factor * found` to the rows of a slot, as far as this process holds them."""
-        if local is param:
+        if local is param and not native:
             # mixed dtypes add in float32 without a copy
             _blocks(param, slot).add_(found, alpha=factor)
             return
         whole = torch.zeros(param.shape, dtype=found.dtype, device=found.device)
         _blocks(whole, slot).copy_(found)
-        local.add_(whole[local_rows(param)], alpha=factor)
+        mine = whole[local_rows(param)]
+        if native:
+            add_scaled(local, mine, factor)
+        else:
+            local.add_(mine, alpha=factor)
 
     def _head_rates(self, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """Per parameter the factors [groups, parts] of its blocks; empty for one that has no heads."""
@@ -297,16 +355,21 @@ class MuonAdamW(torch.optim.Optimizer):
         first = [local_tensor(self.state[param]["exp_avg"]) for param in group["params"]]
         second = [local_tensor(self.state[param]["exp_avg_sq"]) for param in group["params"]]
         beta1, beta2 = self.betas
-        torch._foreach_lerp_(first, grads, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
-        # p -= lr * (first / c1) / (sqrt(second / c2) + eps)
-        denominator = torch._foreach_sqrt(second)
-        torch._foreach_div_(denominator, math.sqrt(1 - beta2**self.updates))
-        torch._foreach_add_(denominator, self.eps)
-        if group["weight_decay"]:
-            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_addcdiv_(params, first, denominator, -group["lr"] / (1 - beta1**self.updates))
+        decay = 1 - group["lr"] * group["weight_decay"]
+        if native_update(*params, *grads, *first, *second):
+            adamw_step(
+                params, grads, first, second, lr=group["lr"], decay=decay, betas=self.betas, eps=self.eps,
+                updates=self.updates,
+            )  # fmt: skip
+            denominator = self._denominator(second) if self.measure else []
+        else:
+            torch._foreach_lerp_(first, grads, 1 - beta1)
+            torch._foreach_mul_(second, beta2)
+            torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+            denominator = self._denominator(second)
+            if group["weight_decay"]:
+                torch._foreach_mul_(params, decay)
+            torch._foreach_addcdiv_(params, first, denominator, -group["lr"] / (1 - beta1**self.updates))
         if self.measure:
             moved = torch._foreach_div(first, denominator)
             correction = 1 - beta1**self.updates
@@ -314,6 +377,13 @@ class MuonAdamW(torch.optim.Optimizer):
             total = torch.tensor([square, sum(one.numel() for one in moved)], dtype=torch.float64)
             total = self.team.sum(total.to(params[0].device)) if self.sharded else total
             self.update_square[group["label"]] = float(total[0] / total[1].clamp(min=1))
+
+    def _denominator(self, second: list[Tensor]) -> list[Tensor]:
+        """AdamW's step is ``lr * (first / c1) / (sqrt(second / c2) + eps)``; this is what is divided by."""
+        denominator = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominator, math.sqrt(1 - self.betas[1] ** self.updates))
+        torch._foreach_add_(denominator, self.eps)
+        return list(denominator)
 
     # ---- state --------------------------------------------------------------------------------------------------
 
