@@ -1,7 +1,7 @@
 """KDA's CPU forms as differentiable operations: a Function for eager use, an opaque operator for ``torch.compile``.
 
-The native form runs wherever it fits, the torch form (`chunked.py`) everywhere else; a saved buffer without numbers says
-that the native one ran, for it keeps nothing but its inputs.
+The native form runs wherever it fits, the torch form (`chunked.py`) everywhere else; a saved buffer of four axes says that the
+native one ran, which keeps a state now and then.
 """
 
 from typing import Any
@@ -55,10 +55,10 @@ def _run(
     if native_fits(q, k, v):
         from ..native.kda import native_forward
 
-        o, final = native_forward(
-            q, k, v, g, beta, _native_bounds(lengths, cu_seqlens), initial_state, scale=scale, need_final=need_final
-        )
-        return o, final, q.new_empty(0, dtype=torch.float32)
+        return native_forward(
+            q, k, v, g, beta, _native_bounds(lengths, cu_seqlens), initial_state, scale=scale, need_final=need_final,
+            need_kept=need_saved,
+        )  # fmt: skip
     return forward(
         q, k, v, g, beta, initial_state, scale=scale, lengths=lengths, bounded=bounded, need_final=need_final,
         need_saved=need_saved,
@@ -81,14 +81,14 @@ def _run_backward(
     need_initial: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     lengths = sequence_lengths(q.shape[0], q.shape[1], cu_seqlens)
-    if buffer.numel() == 0 and native_fits(q, k, v):
+    if buffer.dim() == 4 and native_fits(q, k, v):
         from ..native.kda import native_backward
 
         return native_backward(
-            q, k, v, g, beta, _native_bounds(lengths, cu_seqlens), initial_state, do, dfinal, scale=scale,
-            need_initial=need_initial,
+            q, k, v, g, beta, _native_bounds(lengths, cu_seqlens), initial_state, buffer, do, dfinal,
+            scale=scale, need_initial=need_initial,
         )  # fmt: skip
-    if buffer.numel() == 0:  # another form was forced meanwhile
+    if buffer.dim() == 4:  # another form was forced meanwhile
         _, _, buffer = forward(
             q, k, v, g, beta, initial_state, scale=scale, lengths=lengths, bounded=bounded, need_final=False,
             need_saved=True,
@@ -159,9 +159,13 @@ def _(q, k, v, g, beta, initial_state, cu_seqlens, scale, bounded, need_final): 
     V = v.shape[3]
     N = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
     dtype = torch.promote_types(torch.float32, q.dtype)
-    saved = 0 if native_fits(q, k, v) else saved_size(B * T, N, H, K, V)
+    saved: tuple[int, ...] = (saved_size(B * T, N, H, K, V),)
+    if native_fits(q, k, v):
+        from ..native.kda import kept_shape
+
+        saved = kept_shape(B * T, H, K, V)
     final = q.new_empty((N, H, K, V) if need_final else (0,), dtype=dtype)
-    return v.new_empty(v.shape), final, q.new_empty((saved,), dtype=dtype)
+    return v.new_empty(v.shape), final, q.new_empty(saved, dtype=dtype)
 
 
 @torch.library.custom_op("watersmeet::kda_backward", mutates_args=())

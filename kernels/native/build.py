@@ -33,8 +33,20 @@ from .. import dispatch
 
 logger = logging.getLogger("watersmeet.kernels")
 
-SOURCES = ("mix.cpp", "front.cpp", "kda.cpp", "experts.cpp", "grouped.cpp", "muon.cpp", "step.cpp")
-HEADERS = ("common.h", "vector.h", "products.h", "step.h", "step_kda.h", "step_mla.h", "step_ffn.h")
+SOURCES = (
+    "mix.cpp",
+    "front.cpp",
+    "kda_forward.cpp",
+    "kda_backward.cpp",
+    "experts.cpp",
+    "grouped.cpp",
+    "muon.cpp",
+    "step.cpp",
+)
+HEADERS = (
+    "common.h", "vector.h", "products.h", "kda_products.h", "kda_chunk.h", "kda_tiles.h", "step.h", "step_kda.h", "step_mla.h",
+    "step_ffn.h",
+)  # fmt: skip
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fvisibility=hidden")
 VARIANTS = (("-fopenmp", "-mprefer-vector-width=512"), ("-fopenmp",), ())
 """Extra flags, best first; the next one is tried when a compiler does not know them."""

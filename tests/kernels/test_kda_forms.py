@@ -1,11 +1,16 @@
 """Every CPU form of KDA against the float64 recurrence: all lengths, packings, gates, states, splits and dtypes."""
 
+import ctypes
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from watersmeet.kernels import dispatch, kda, kda_gate
+from watersmeet.kernels.native import kda as native
 from watersmeet.kernels.native import library
 
 # None: the automatic choice, which is the native form where there is a compiler
@@ -238,3 +243,63 @@ def test_long_streams_make_states_again():
     """More chunks than one segment of kept states holds: the gradients are still those of the recurrence."""
     compare((64 * 16 + 5,), None, gate="mixed")
     compare((64 * 16 * 2, 7), None, bound=-5.0)
+
+
+@pytest.fixture(scope="module")
+def processor(tmp_path_factory):
+    """A processor's matrix units: its own, or those that tests/kernels/matrix_units.cpp carries out."""
+    if native.matrix_units(library(torch.zeros(1))):
+        yield None
+        return
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    if "avx512f" not in flags:
+        pytest.skip(
+            "the form for matrix units is compiled where vectors are 512 bits wide, which those with such units are"
+        )
+    target = tmp_path_factory.mktemp("units") / "units.so"
+    source = Path(__file__).with_name("matrix_units.cpp")
+    subprocess.run(["g++", "-std=c++20", "-O2", "-shared", "-fPIC", source, "-o", target], check=True, timeout=300)
+    yield ctypes.CDLL(str(target))
+
+
+@pytest.fixture
+def units(processor, monkeypatch):
+    """Matrix units switched on; a test must have used them."""
+    monkeypatch.setattr(native, "matrix_units", lambda _: True)
+    if processor is None:
+        yield
+        return
+    processor.matrix_units_begin()
+    yield
+    assert processor.matrix_units_end() > 0
+
+
+@pytest.mark.parametrize(("gate", "lengths"), [("mid", (1, 17, 300)), ("mixed", (40, 16)), ("soft", (20,))])
+def test_matrix_units_against_float64(units, gate, lengths):
+    """The bounds of the other forms, with states to begin from, whole chunks and shorter ones, kept states and none."""
+    inputs = make(sum(lengths), N=len(lengths), gate=gate, K=32, V=64, dtype=torch.bfloat16)
+    got, want = run(inputs, None, cu=bounds(lengths)), run(inputs, "reference", cu=bounds(lengths), wide=True)
+    for name, tol in BFLOAT16.items():
+        scale = max(1.0, want[name].abs().max().item())
+        assert (got[name].double() - want[name]).abs().max().item() <= tol * scale, name
+
+
+def test_two_parts_of_every_operand_leave_float32_little_to_lose(units, monkeypatch):
+    """What leaves in float32 differs from the form without matrix units by 2^-15 of the largest value at most: operands of
+    one bfloat16 part would lose 2^-9."""
+    inputs = make(70, gate="mid", H=2, K=64, V=32, N=1, dtype=torch.bfloat16)
+    got = run(inputs, None)
+    monkeypatch.setattr(native, "matrix_units", lambda _: False)
+    plain = run(inputs, None)
+    for name in ("state", "dg", "dbeta", "dstate"):
+        assert (got[name] - plain[name]).abs().max() <= 2**-15 * max(1.0, plain[name].abs().max().item()), name
+    assert not torch.equal(got["state"], plain["state"])  # there are two forms
+
+
+def test_matrix_units_read_no_later_row_and_no_other_stream(units):
+    one, two = (make(50, gate="mid", seed=seed, K=32, V=32, dtype=torch.bfloat16)[:5] for seed in (0, 5))
+    other = [torch.cat([a[:, :21], b[:, 21:]], 1) for a, b in zip(one, two, strict=True)]
+    whole, changed, short = (kda(*x)[0][:, :21] for x in (one, other, [x[:, :21] for x in one]))
+    assert torch.equal(whole, changed) and torch.equal(whole, short)
+    packed = kda(*(torch.cat([a, b], 1) for a, b in zip(two, one, strict=True)), cu_seqlens=bounds((50, 50)))[0]
+    assert torch.equal(packed[:, 50:71], whole)
