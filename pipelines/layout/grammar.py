@@ -1,8 +1,7 @@
 """The markup's grammar as a mask over the next token: what is written always parses, closes, and refers once.
 
-llguidance decides what the context-free grammar allows. Four things it cannot say are added here: a text or shape is
-referred to at most once and only if the picture has it, a text has no line that could not follow the one before it, nesting has
-a limit, and when the token budget runs short only
+llguidance decides what the context-free grammar allows. Three things it cannot say are added here: a text or shape is
+referred to at most once and only if the picture has it, nesting has a limit, and when the token budget runs short only
 symbols that lead to the end are left.
 """
 
@@ -55,34 +54,15 @@ class LayoutGrammar(SymbolGrammar):
         super().__init__(ids, vocab_size, eos_id, symbols=markup.symbols(), what="layout")
         self.lark = lark(ids)
 
-    def mask(
-        self,
-        *,
-        texts: int,
-        shapes: int,
-        text_offset: int = 0,
-        shape_offset: int = 0,
-        follows: np.ndarray | None = None,
-    ) -> "LayoutMask":
-        """A mask for a picture with so many texts and shapes, whose references start at the offsets (modulo the limits).
-
-        follows: bool [texts, texts], whether text j can be the line after text i of one leaf; None: any can.
-        """
-        return LayoutMask(self, texts, shapes, text_offset, shape_offset, follows)
+    def mask(self, *, texts: int, shapes: int, text_offset: int = 0, shape_offset: int = 0) -> "LayoutMask":
+        """A mask for a picture with so many texts and shapes, whose references start at the offsets (modulo the limits)."""
+        return LayoutMask(self, texts, shapes, text_offset, shape_offset)
 
 
 class LayoutMask(SymbolMask):
     """The state of one decoding: which tokens may come next."""
 
-    def __init__(
-        self,
-        grammar: LayoutGrammar,
-        texts: int,
-        shapes: int,
-        text_offset: int,
-        shape_offset: int,
-        follows: np.ndarray | None = None,
-    ) -> None:
+    def __init__(self, grammar: LayoutGrammar, texts: int, shapes: int, text_offset: int, shape_offset: int) -> None:
         super().__init__(grammar, grammar.lark)
         ids = grammar.ids
         self._free = np.ones(grammar.vocab_size, dtype=bool)
@@ -99,16 +79,8 @@ class LayoutMask(SymbolMask):
         self._shape_refs = [ids[f"<s{i}>"] for i in range(markup.MAX_SHAPES)]
         self._opens = [ids[f"<{k}>"] for k in CONTAINERS if k != "page"] + [ids[f"<{k}>"] for k in CONTROLS]
         self._texts = [ids[f"<{k}>"] for k in TEXTS]
-        self._text_kinds = set(self._texts)
         self._kinds = self._opens + self._texts + [ids[f"<{k}>"] for k in PICTURES]
         self._open_set = set(self._opens)
-        self._follows = follows
-        # the place in the picture's list of each text reference, and the last line of the leaf that is being written
-        self._place = {
-            ids[f"<t{(text_offset + i) % markup.MAX_TEXTS}>"]: i for i in range(min(texts, markup.MAX_TEXTS))
-        }
-        self._leaf = False
-        self._line: int | None = None
         self.depth = 0
 
     def allowed(self, remaining: int) -> np.ndarray:
@@ -121,10 +93,6 @@ class LayoutMask(SymbolMask):
         out = bits & self._free
         if not (bits[self._text_refs] & self._free[self._text_refs]).any() and not self._free[self._text_refs].any():
             out[self._texts] = False  # no text is left to refer to
-        if self._follows is not None and self._line is not None:
-            # a small model that has begun to count on would otherwise take the rest of the page for one sentence
-            fitting = self._follows[self._line]
-            out[[token for token, place in self._place.items() if not fitting[place]]] = False
         if self.depth >= MAX_DEPTH:
             out[self._opens] = False
         if remaining <= self.depth + 2 + _LONGEST_UNIT:
@@ -146,10 +114,7 @@ class LayoutMask(SymbolMask):
             return
         if token in self._refs:
             self._free[token] = False
-            self._line = self._place.get(token) if self._leaf else None
-            return
-        self._leaf, self._line = token in self._text_kinds, None
-        if token in self._open_set:
+        elif token in self._open_set:
             self.depth += 1
         elif token == self.grammar.ids[markup.CLOSE]:
             self.depth -= 1

@@ -122,15 +122,14 @@ def split_leaf(node: Node) -> list[Node]:
     """The leaf parted where its lines do not follow each other as lines of one text do."""
     parts: list[list[TextLine]] = []
     for line in node.lines:
-        if parts and follows(parts[-1][-1], line):
+        if parts and _follows(parts[-1][-1], line):
             parts[-1].append(line)
         else:
             parts.append([line])
     return [replace(node, box=Box.around([line.box for line in part]), lines=tuple(part)) for part in parts]
 
 
-def follows(above: TextLine, line: TextLine) -> bool:
-    """Whether `line` can come after `above` in one text: beside it a word's space away, or below it with no gap."""
+def _follows(above: TextLine, line: TextLine) -> bool:
     a, b = above.box, line.box
     height = max(min(a.height, b.height), 1.0)
     sizes = (above.style.font_size or a.height, line.style.font_size or b.height)

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 
 from watersmeet.core.generate import generate
@@ -16,7 +14,7 @@ from watersmeet.core.geometry import Box
 from watersmeet.core.stream import Stream
 from watersmeet.pipelines.layout import markup
 from watersmeet.pipelines.layout.grammar import LayoutGrammar
-from watersmeet.pipelines.layout.plausible import follows, plausible
+from watersmeet.pipelines.layout.plausible import plausible
 from watersmeet.pipelines.layout.prompt import prompt_spans
 from watersmeet.pipelines.layout.regions import Regions
 from watersmeet.pipelines.layout.repair import attach_missing
@@ -96,7 +94,6 @@ def _write(
     mask = _grammar(text).mask(
         texts=len(window.regions.texts) if show_regions else 0,
         shapes=len(window.regions.shapes) if show_regions else 0,
-        follows=_follows(window.regions),
     )
     with _one_thread():
         results = generate(
@@ -110,12 +107,6 @@ def _write(
         )
     names = {i: name for name, i in text.symbols.items()}
     return [names[i] for i in results[0].ids if i != text.eos_id]
-
-
-def _follows(regions: Regions) -> NDArray[np.bool_]:
-    """Bool [texts, texts]: whether text j can be the line after text i of one leaf."""
-    lines = [markup.text_line(text) for text in regions.texts]
-    return np.array([[follows(above, line) for line in lines] for above in lines], dtype=bool)
 
 
 @contextmanager

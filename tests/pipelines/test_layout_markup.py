@@ -6,7 +6,6 @@ import pytest
 from watersmeet.core.errors import DecodeError
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout import grammar, markup
-from watersmeet.pipelines.layout.propose import _follows
 from watersmeet.pipelines.layout.regions import Regions, ShapeRegion, TextRegion
 from watersmeet.pipelines.layout.tree import Node, Style, TextLine
 from watersmeet.pipelines.layout.xycut import xy_cut
@@ -167,55 +166,6 @@ def test_what_encode_writes_the_mask_allows(compiled):
         assert mask.allowed(1000)[IDS[symbol]], (at, symbol)
         mask.accept(IDS[symbol])
     assert mask.allowed(1000)[EOS]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_no_text_takes_a_line_that_could_not_follow(compiled, seed):
-    """Whatever is chosen, lines of one leaf follow each other, and the budget holds; controls may hold any captions."""
-    rng = np.random.default_rng(seed)
-    texts, offset, budget = int(rng.integers(1, 30)), int(rng.integers(0, 256)), int(rng.integers(8, 120))
-    can_follow = rng.random((texts, texts)) < 0.3
-    mask = compiled.mask(texts=texts, shapes=4, text_offset=offset, follows=can_follow)
-    written = []
-    for remaining in range(budget, 0, -1):
-        allowed = mask.allowed(remaining).nonzero()[0]
-        refs = [token for token in allowed if int(token) in TEXT_REFS]
-        token = int(rng.choice(refs if refs and rng.random() < 0.8 else allowed))
-        if token == EOS:
-            break
-        mask.accept(token)
-        written.append(NAMES[token])
-    else:
-        pytest.fail(f"the budget of {budget} tokens ran out inside {written[-8:]}")
-    for kind, before, after in zip(_kinds(written), written, written[1:], strict=False):
-        if kind in markup.TEXTS and IDS[before] in TEXT_REFS and IDS[after] in TEXT_REFS:
-            i, j = ((int(s[2:-1]) - offset) % 256 for s in (before, after))
-            assert can_follow[i, j], (before, after)
-
-
-TEXT_REFS = {IDS[f"<t{i}>"] for i in range(markup.MAX_TEXTS)}
-
-
-def _kinds(written):
-    """For each symbol the kind that was opened last."""
-    out, kind = [], ""
-    for symbol in written:
-        kind = symbol[1:-1] if symbol[1:-1] in (*markup.TEXTS, *markup.CONTROLS, *markup.CONTAINERS) else kind
-        out.append(kind)
-    return out
-
-
-def test_a_paragraph_may_go_on_and_the_next_column_may_not(compiled):
-    lines = [box(20, 100, 300, 120), box(20, 124, 280, 144), box(20, 300, 300, 320), box(600, 100, 900, 120)]
-    can_follow = _follows(regions(lines))
-    mask = compiled.mask(texts=4, shapes=0, follows=can_follow)
-    mask.accept(IDS["<text>"])
-    assert {NAMES[i] for i in mask.allowed(100).nonzero()[0]} == {f"<t{i}>" for i in range(4)}
-    mask.accept(IDS["<t0>"])
-    allowed = {NAMES.get(int(i), "end") for i in mask.allowed(100).nonzero()[0]}
-    assert "<t1>" in allowed and not {"<t2>", "<t3>"} & allowed and {"<text>", "<h2>", "end"} <= allowed
-    mask.accept(IDS["<link>"])
-    assert {NAMES[i] for i in mask.allowed(100).nonzero()[0]} == {"<t1>", "<t2>", "<t3>"}
 
 
 def test_reference_offsets_wrap_around(compiled):
