@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pluggy
@@ -143,7 +143,10 @@ def _collect(plugin: Any) -> tuple[tuple[ModalitySpec, ...], tuple[PipelineSpec,
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     known = sorted(name for name in vars(hookspecs) if name.startswith("register_"))
-    name = manager.register(plugin)
+    try:
+        name = manager.register(plugin)
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"hooks take no arguments: {error}") from error
     callers = manager.get_hookcallers(plugin) or []
     try:
         manager.check_pending()
@@ -154,9 +157,14 @@ def _collect(plugin: Any) -> tuple[tuple[ModalitySpec, ...], tuple[PipelineSpec,
         raise PluginError(f"it implements unknown hook {unknown[0] if unknown else error!r}; {hint}") from error
     if not callers:
         raise PluginError(f"{name} implements no hook; mark one of {', '.join(known)} with @hookimpl")
-    modalities = _specs("register_modalities", manager.hook.register_modalities(), ModalitySpec)
-    pipelines = _specs("register_pipelines", manager.hook.register_pipelines(), PipelineSpec)
-    return modalities, pipelines
+    implemented = {caller.name for caller in callers}
+    brought: list[Any] = []
+    for hook, kind in (("register_modalities", ModalitySpec), ("register_pipelines", PipelineSpec)):
+        results = getattr(manager.hook, hook)()
+        if hook in implemented and not results:
+            raise PluginError(f"{hook} returned None, expected a list of {kind.__name__}; is a return missing?")
+        brought.append(_specs(hook, results, kind))
+    return brought[0], brought[1]
 
 
 def _specs(hook: str, results: list[Any], kind: type) -> tuple[Any, ...]:
@@ -175,6 +183,22 @@ def _specs(hook: str, results: list[Any], kind: type) -> tuple[Any, ...]:
     return tuple(specs)
 
 
+def _unknown_field(error: BaseException) -> str:
+    """A field that specs do not have, in our words; "" for any other error."""
+    match = re.search(
+        r"(ModalitySpec|PipelineSpec)\.__init__\(\) got an unexpected keyword argument '(\w+)'", f"{error!r}"
+    )
+    if match is None or not isinstance(error, TypeError):
+        return ""
+    kind, name = match.groups()
+    known = [item.name for item in fields(ModalitySpec if kind == "ModalitySpec" else PipelineSpec)]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = (
+        f"did you mean {close[0]!r}?" if close else f"fields are {', '.join(known)}; a newer watersmeet may have more"
+    )
+    return f"{kind} has no field {name!r}; {hint}"
+
+
 def load_plugin(found: Found, choice: Choice) -> PluginRecord:
     """Load one plugin and say what became of it. Raises nothing but KeyboardInterrupt."""
     point = found.entry_point
@@ -190,7 +214,7 @@ def load_plugin(found: Found, choice: Choice) -> PluginRecord:
     brought, error = attempt(lambda: _collect(point.load()))
     seconds = time.perf_counter() - started
     if brought is None or error is not None:
-        text = describe(error) if error is not None else "it brought nothing"
+        text = (_unknown_field(error) or describe(error)) if error is not None else "it brought nothing"
         return PluginRecord(state=FAILED, error=text, cause=error, seconds=seconds, **common)
     modalities, pipelines = brought
     return PluginRecord(state=LOADED, modalities=modalities, pipelines=pipelines, seconds=seconds, **common)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,16 @@ def _checked_target(owner: str, field: str, target: Any) -> LazyTarget | type:
     return target
 
 
+def _words(owner: str, field: str, value: Any) -> tuple[str, ...]:
+    # a text is a sequence of texts too, and (x) without a comma is x
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise PluginError(f"{owner}: {field} is {value!r}, expected a tuple of media types, e.g. ('text/csv',)")
+    words = tuple(value)
+    if wrong := [word for word in words if not isinstance(word, str)]:
+        raise PluginError(f"{owner}: {field} holds {wrong[0]!r}, expected only texts, e.g. 'text/csv'")
+    return words
+
+
 def _check_common(spec: ModalitySpec | PipelineSpec, kind: str) -> str:
     if not is_name(spec.name):
         raise PluginError(f"{kind} name {spec.name!r} must be lower-case words joined by '-' or '_', e.g. 'my-sensor'")
@@ -114,7 +125,7 @@ class ModalitySpec:
 
     def __post_init__(self) -> None:
         owner = _check_common(self, "modality")
-        object.__setattr__(self, "media_types", tuple(self.media_types))
+        object.__setattr__(self, "media_types", _words(owner, "media_types", self.media_types))
         for field in ("encoder", "embedder", "decoder", "head"):
             target = getattr(self, field)
             if target is not None or field in ("encoder", "embedder"):
@@ -144,7 +155,7 @@ class PipelineSpec:
 
     def __post_init__(self) -> None:
         owner = _check_common(self, "pipeline")
-        object.__setattr__(self, "inputs", tuple(self.inputs))
+        object.__setattr__(self, "inputs", _words(owner, "inputs", self.inputs))
         object.__setattr__(self, "pipeline", _checked_target(owner, "pipeline", self.pipeline))
 
 

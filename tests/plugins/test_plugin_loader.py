@@ -51,10 +51,23 @@ BROKEN = {
     "imports what is missing": ("import surely_not_installed_anywhere", "surely_not_installed_anywhere"),
     "misspells a hook": ("@hookimpl\ndef register_modalites(): return []", "did you mean 'register_modalities'?"),
     "invents a hook": ("@hookimpl\ndef zzz(): return []", "unknown hook 'zzz'; hooks are register_modalities"),
-    "asks for an argument nobody gives": ("@hookimpl\ndef register_modalities(context): return []", "context"),
+    "asks for an argument nobody gives": (
+        "@hookimpl\ndef register_modalities(context): return []",
+        "hooks take no arguments: Plugin",
+    ),
     "has no hook": ("x = 1", "implements no hook"),
     "fails in its hook": ("@hookimpl\ndef register_modalities(): raise OSError('disk')", "OSError: disk"),
     "exits in its hook": ("@hookimpl\ndef register_pipelines(): raise SystemExit(1)", "SystemExit: 1"),
+    "returns nothing": ("@hookimpl\ndef register_modalities(): pass", "returned None, expected a list of ModalitySpec"),
+    "misspells a field": (
+        "@hookimpl\ndef register_modalities(): return [ModalitySpec(name='a', encodr='a:b', embedder='a:b')]",
+        "ModalitySpec has no field 'encodr'; did you mean 'encoder'?",
+    ),
+    "gives media types as a text": (
+        "@hookimpl\ndef register_pipelines(): return [PipelineSpec(name='a', pipeline='a:b', inputs='text/csv')]",
+        "inputs is 'text/csv', expected a tuple",
+    ),
+    "leaks a cancelled task": ("import asyncio; raise asyncio.CancelledError", "CancelledError"),
     "returns one spec": (
         "@hookimpl\ndef register_pipelines(): return PipelineSpec(name='a', pipeline='a:b')",
         "returned a PipelineSpec, expected a list",
@@ -70,7 +83,7 @@ BROKEN = {
     ),
     "has a field from the future": (
         "@hookimpl\ndef register_pipelines(): return [PipelineSpec(name='a', pipeline='a:b', price=1)]",
-        "price",
+        "PipelineSpec has no field 'price'; fields are name, contract, summary, inputs, pipeline",
     ),
     "names a bad target": (
         "@hookimpl\ndef register_pipelines(): return [PipelineSpec(name='a', pipeline='a.b')]",

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
-from watersmeet.plugins.loader import FAILED
+from watersmeet.plugins.loader import FAILED, LOADED
 from watersmeet.plugins.survey import Brought, Seen, collisions, survey
 
 
@@ -63,7 +63,8 @@ def plugin_lines(seen: Sequence[Seen]) -> list[str]:
             word = _asked_for(one, item, taken)
             brings.append(f"{item.kind} {item.name}" + (f" (ask for {word})" if word != item.name else ""))
         package = f"{one.distribution} {one.version}".strip()
-        rows.append((one.plugin, one.state, package, one.error or ", ".join(brings)))
+        nothing = "brings nothing" if one.state == LOADED else ""
+        rows.append((one.plugin, one.state, package, one.error or ", ".join(brings) or nothing))
     return table(rows) or ["no plugins are installed"]
 
 

@@ -37,8 +37,7 @@ def check_command(name: str, *, items: Sequence[str], assignments: Sequence[str]
         if not Path(item).is_file():
             raise DecodeError(f"there is no file {item}")
     settings = parse_assignments(assignments)
-    plugin, brought = _wanted(name, survey())
-    reports = [_report(plugin, one, items, settings) for one in brought]
+    reports = [_report(pair, items, settings) for pair in _wanted(name, survey())]
     good = not any(outcome["state"] == "failed" for report in reports for outcome in report["checks"])
     if as_json:
         print(json.dumps({"passed": good, "plugins": reports}, indent=1, ensure_ascii=False), flush=True)
@@ -48,8 +47,8 @@ def check_command(name: str, *, items: Sequence[str], assignments: Sequence[str]
     return good
 
 
-def _wanted(name: str, seen: Sequence[Seen]) -> tuple[Seen | None, list[tuple[Seen, Brought]]]:
-    """The plugin, and the specs of it that are to be checked; a broken one has a spec that is only its name."""
+def _wanted(name: str, seen: Sequence[Seen]) -> list[tuple[Seen, Brought]]:
+    """The specs that are to be checked, and their plugins; a broken plugin has a spec that is only its name."""
     qualifier, _, bare = name.rpartition(":")
     wanted = normalise(bare)
     named = [one for one in seen if wanted in (normalise(one.plugin), normalise(one.distribution))]
@@ -61,21 +60,24 @@ def _wanted(name: str, seen: Sequence[Seen]) -> tuple[Seen | None, list[tuple[Se
     if not named:
         pairs = [(one, item) for one in seen for item in one.brings if item.name == bare]
         if pairs:
-            return pairs[0][0], pairs
+            return pairs
         words = sorted({word for one in seen for word in (one.plugin, *(item.name for item in one.brings))})
         close = get_close_matches(bare, words, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(words) or 'none'}"
+        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(words) or 'none'}."
         raise PluginError(f"there is no plugin {name!r} in this environment; {hint} Is its package installed?")
     for one in named:
         if one.state == BLOCKED:
             raise PluginError(f"plugin {one.plugin} is blocked by the environment variable {VARIABLE}; unset it")
     broken = [(one, Brought(kind="modality", name=one.plugin)) for one in named if one.state == FAILED]
-    return named[0], broken + [(one, item) for one in named for item in one.brings]
+    brought = broken + [(one, item) for one in named for item in one.brings]
+    if not brought:
+        raise PluginError(
+            f"plugin {named[0].plugin} brings nothing that could be checked: its hooks return empty lists"
+        )
+    return brought
 
 
-def _report(
-    plugin: Seen | None, pair: tuple[Seen, Brought], items: Sequence[str], settings: dict[str, Any]
-) -> dict[str, Any]:
+def _report(pair: tuple[Seen, Brought], items: Sequence[str], settings: dict[str, Any]) -> dict[str, Any]:
     one, item = pair
     outcomes = _outcomes(f"{one.plugin}:{item.name}", item, items, settings)
     return {

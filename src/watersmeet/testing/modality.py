@@ -16,7 +16,7 @@ MODALITY_CHECKS: tuple[Check[Subject], ...] = (
         name="light",
         rule="the plugin's module is imported quickly, without torch and without effects",
         reason="every list of plugins imports it, so its cost and its prints are everybody's.",
-        fix="name classes as 'package.module:Class' in the spec, and keep slow imports in that other module.",
+        fix="mend what the import raised; name classes as 'package.module:Class' in the spec, and keep slow imports in that other module.",
         run=loading.loads_light,
     ),
     Check(
@@ -41,7 +41,7 @@ MODALITY_CHECKS: tuple[Check[Subject], ...] = (
         name="columns",
         rule="every item gives a list of spans whose columns agree and fit into one batch",
         reason="tokens and their positions, times and targets are read row by row.",
-        fix="build each Span from tensors with one first dimension, the same dtype and row shape for every item.",
+        fix="let Encoder(settings) be a class that can be imported; build each Span from tensors with one first dimension, the same dtype and row shape for every item.",
         run=spans.columns_agree,
     ),
     Check(

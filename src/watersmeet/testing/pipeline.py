@@ -236,7 +236,7 @@ PIPELINE_CHECKS: tuple[Check[PipelineSubject], ...] = (
         name="light",
         rule="the plugin's module is imported quickly, without torch and without effects",
         reason="every list of plugins imports it, so its cost and its prints are everybody's.",
-        fix="name the class as 'package.module:Class' in the spec, and keep slow imports in that other module.",
+        fix="mend what the import raised; name the class as 'package.module:Class' in the spec, and keep slow imports in that other module.",
         run=loading.loads_light,
     ),
     Check(

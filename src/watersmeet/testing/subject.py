@@ -11,7 +11,8 @@ from functools import cached_property
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from watersmeet.core.errors import DecodeError, PluginError
+from watersmeet.core.errors import DecodeError, PluginError, WatersmeetError
+from watersmeet.plugins.guard import describe
 from watersmeet.plugins.loader import FAILED, normalise
 from watersmeet.plugins.registry import Registry, get_registry
 from watersmeet.plugins.survey import LIMIT_S, Seen, survey
@@ -108,8 +109,16 @@ class Subject:
 
     def new_encoder(self, settings: Mapping[str, Any] | None = None) -> Any:
         """A fresh encoder, by default with the settings under examination."""
-        given = self.settings if settings is None else settings
-        return self.registry.encoder(self.modality, given, files=self.files)
+        if settings is not None:
+            return self.registry.encoder(self.modality, settings, files=self.files)
+        try:
+            return self.registry.encoder(self.modality, self.settings, files=self.files)
+        except WatersmeetError:
+            raise
+        except Exception as error:  # the plugin's own code
+            raise CheckFailure(
+                f"Encoder(settings) with settings {dict(self.settings)} raised {describe(error)}"
+            ) from error
 
     @cached_property
     def encoder(self) -> Any:
@@ -154,6 +163,8 @@ class Subject:
         return found
 
     def _example(self, item: Any) -> Example:
+        if lacking := [name for name in ("settings", "files", "encode") if not hasattr(self.encoder, name)]:
+            raise CheckFailure(f"the encoder has no {lacking[0]}, expected the attributes settings, files and encode")
         found = self.encoder.encode(item)
         if not isinstance(found, list) or any(type(span).__name__ != "Span" for span in found):
             what = type(found).__name__ if not isinstance(found, list) else f"list with a {_odd_one(found)}"
