@@ -20,11 +20,11 @@ Sample = tuple[int, int, np.ndarray]
 
 
 def one_a_second(frames: Iterable[tuple[int, np.ndarray]]) -> Iterator[Sample]:
-    """Of (time in microseconds, picture), the first frame of each second."""
+    """Of (time in microseconds, picture), the first frame of each second; a copy, since readers reuse their memory."""
     due = 0
     for number, (time_us, picture) in enumerate(frames):
         if time_us >= due:
-            yield number, time_us, picture
+            yield number, time_us, picture.copy()
             due = (time_us // 1_000_000 + 1) * 1_000_000
 
 
