@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..dispatch import form
 from ..experts import expert_glu, situ_glu, swi_glu
 from .build import bfloat16_units, full, half, library, pointer, real, size, threads
 from .glu import situ_rows, situ_rows_backward
@@ -127,6 +128,16 @@ class Order:
         return cls(source, at, offsets)
 
 
+def order_in_place(picked_Tk: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(source, at, offsets [E+1]) of an `Order` whose groups are not filled up, without waiting for the device."""
+    flat, k = picked_Tk.reshape(-1), picked_Tk.shape[1]
+    order = flat.argsort(stable=True)
+    offsets = torch.searchsorted(flat[order], torch.arange(experts + 1, device=flat.device))
+    at = torch.empty_like(order)
+    at[order] = torch.arange(len(flat), device=flat.device)
+    return order // k, at, offsets
+
+
 def _combine(
     z: Tensor, out: Tensor, at: Tensor, share: Tensor, gain: Tensor | None, eps: float
 ) -> Tensor:  # fmt: skip
@@ -239,13 +250,16 @@ def routed_experts_torch(
     eps: float,
 ) -> Tensor:
     """The definition; see `routed_experts`."""
-    order = Order.of(picked_Tk, len(w2))
+    if form("expert_glu", z_TL) == "triton":  # its tiles add alike whatever the sizes of groups are
+        source, at, offsets = order_in_place(picked_Tk, len(w2))
+    else:
+        order = Order.of(picked_Tk, len(w2))
+        source, at, offsets = order.source, order.at, torch.tensor(order.offsets, device=z_TL.device)
     gate, up = w13.chunk(2, dim=1)
     act, (beta, linear_beta) = (swi_glu, (1.0, None)) if betas is None else (situ_glu, betas)
-    offsets = torch.tensor(order.offsets, device=z_TL.device)
-    out = expert_glu(z_TL[order.source], offsets, gate, up, w2, act=act, beta=beta, linear_beta=linear_beta)
+    out = expert_glu(z_TL[source], offsets, gate, up, w2, act=act, beta=beta, linear_beta=linear_beta)
     wide = torch.promote_types(out.dtype, torch.float32)
-    picked = out[order.at].view(*picked_Tk.shape, -1).to(wide)
+    picked = out[at].view(*picked_Tk.shape, -1).to(wide)
     mixed = (picked * share_Tk[:, :, None]).sum(1)
     if norm is not None:
         mixed = mixed * torch.rsqrt(mixed.square().mean(-1, keepdim=True) + eps) * norm.to(wide)

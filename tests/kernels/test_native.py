@@ -294,6 +294,17 @@ def test_bfloat16_without_a_gradient_with_and_without_units_for_it(units, monkey
     assert (got.double() - true).norm() <= (2e-2 if units else 4e-3) * true.norm()
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1), (50, 6, 2), (9, 40, 3)])
+def test_rows_in_expert_order_without_filling(shape):
+    tokens, experts, k = shape
+    picked = torch.stack([torch.randperm(experts)[:k] for _ in range(tokens)])
+    source, at, offsets = routed.order_in_place(picked, experts)
+    assert offsets[0] == 0 and offsets[-1] == tokens * k == len(source)
+    for e in range(experts):
+        assert source[offsets[e] : offsets[e + 1]].tolist() == (picked == e).any(1).nonzero()[:, 0].tolist()
+    assert source[at].view(tokens, k).tolist() == [[i] * k for i in range(tokens)]
+
+
 def test_equal_scores_go_to_the_lower_index():
     picked, share, score, cutoff = native.route(torch.ones(2, 4), torch.zeros(6, 4), torch.zeros(6), k=3, scaling=1.0)
     assert picked.tolist() == [[0, 1, 2]] * 2
