@@ -1,5 +1,7 @@
 """The spectrogram against scipy and transformers, and pieces against the whole."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +72,14 @@ def test_channels_and_rates_of_a_file_do_not_matter():
     assert torch.equal(plain.data, stereo.data)
     other = Encoder().encode(sound(1.0, 44_100))[0]
     assert other.n == plain.n and (other.data - plain.data).abs().median() < 0.05
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 44_100, 96_000])
+@pytest.mark.parametrize("count", [1, 9, 441, 4410])
+def test_no_sample_of_a_short_sound_is_lost_in_the_resampler(count, rate):
+    [span] = Encoder({"frames": 1}).encode((np.ones(count), rate))
+    there = math.ceil(count * 16_000 / rate)
+    assert span.n == math.ceil(there / 160)
 
 
 def test_too_much_sound_and_a_changing_rate_are_refused():

@@ -94,7 +94,8 @@ class Feed:
         self._bands = mel_bands(options.rate, self._window, options.bands)
         self._limit = round(options.max_seconds * options.rate)
         self._waiting = np.zeros(0)
-        self._taken = self._given = 0  # samples, tokens
+        # samples that came, samples at the encoder's rate, tokens
+        self._arrived = self._taken = self._given = 0
         self._rate = 0
         self._resampler: av.AudioResampler | None = None
         self._closed = False
@@ -144,6 +145,7 @@ class Feed:
         self._rate = self._rate or rate
         if rate != self._rate:
             raise DecodeError(f"the sound changes its rate from {self._rate} to {rate} Hz; open another one for it")
+        self._arrived += len(samples_s)
         if rate == self.encoder.options.rate or not len(samples_s):
             return samples_s
         if self._resampler is None:
@@ -153,7 +155,13 @@ class Feed:
         return _joined(self._resampler.resample(frame))
 
     def _flushed(self) -> np.ndarray:
-        return np.zeros(0) if self._resampler is None else _joined(self._resampler.resample(None))
+        if self._resampler is None:
+            return np.zeros(0)
+        # the resampler keeps as much as its filter is long, of a short sound all; silence pushes it out
+        wanted = -(-self._arrived * self.encoder.options.rate // self._rate) - self._taken
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, self._rate)), format="dbl", layout="mono")
+        silence.rate = self._rate
+        return _joined(self._resampler.resample(silence))[:wanted]
 
 
 class Embedder(VectorEmbedder):
