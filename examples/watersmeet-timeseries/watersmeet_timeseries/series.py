@@ -37,10 +37,8 @@ class Encoder:  # gives [n, patch + 2] float32: samples with mean 0 and deviatio
             values = np.asarray(read(read_source(item, "series", max_bytes=10**7)[0]) if is_file else item, np.float64)
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise DecodeError(f"not a series of numbers: {' '.join(str(error).split())[:200]}") from error
-        if values.ndim != 1 or not 1 <= len(values) <= most or (~(abs(values) < 1e38)).any():
-            raise DecodeError(
-                f"series of shape {values.shape}, expected 1 to {most} numbers, none missing; resample it"
-            )
+        if values.ndim != 1 or not 1 <= len(values) <= most or not (abs(values) < 1e38).all():
+            raise DecodeError(f"series of shape {values.shape}, expected 1 to {most} numbers without gaps")
         n, mean, deviation = -(-len(values) // patch), values.mean(), values.std() or 1.0
         samples = np.pad((values - mean) / deviation, (0, n * patch - len(values)), mode="edge").reshape(n, patch)
         data = torch.from_numpy(np.concatenate([samples, np.tile(np.arcsinh([mean, deviation]) / 10, (n, 1))], axis=1))
