@@ -15,7 +15,18 @@ if __name__ != "watersmeet.plugins":
     raise ImportError(f"import this package as watersmeet.plugins, not as {__name__!r}")
 
 from watersmeet.plugins.hookspecs import hookimpl
+from watersmeet.plugins.registered import register_plugin, unregister_plugin
 from watersmeet.plugins.registry import Registry, get_registry
 from watersmeet.plugins.specs import CONTRACT, LazyTarget, ModalitySpec, PipelineSpec
 
-__all__ = ["CONTRACT", "LazyTarget", "ModalitySpec", "PipelineSpec", "Registry", "get_registry", "hookimpl"]
+__all__ = [
+    "CONTRACT",
+    "LazyTarget",
+    "ModalitySpec",
+    "PipelineSpec",
+    "Registry",
+    "get_registry",
+    "hookimpl",
+    "register_plugin",
+    "unregister_plugin",
+]
