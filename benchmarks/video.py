@@ -161,7 +161,7 @@ def measure(path: Path) -> dict[str, Any]:
     began, used = time.perf_counter(), time.process_time()
     with Video(path) as video:
         for frame in video.frames():
-            for span in session.push(frame.pixels, frame.time_us, frame=frame.index, key=frame.key):
+            for span in session.push(frame):
                 tokens, spans = tokens + span.n, spans + 1
                 stamps.append((int(span.time_us[0]), span.n))
         rest = session.close(video.end_us)

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.core.stream import Stream, pack
+from watersmeet.plugins.parts import StreamingEncoder
 from watersmeet.tokenizers.video.compare import TILE, Comparison, Picture, tile_sums
 from watersmeet.tokenizers.video.embedder import Embedder
 from watersmeet.tokenizers.video.encoder import Encoder
+from watersmeet.tokenizers.video.frames import Frame
 
 FULL = {"scale": 1.0}
 RATE = 30
@@ -29,7 +31,7 @@ def run(draw, seconds, encoder=None, rate=RATE, size=(128, 96), keys=()):
     for i in range(round(seconds * rate)):
         pixels = page(size)
         draw(pixels, i / rate)
-        spans += session.push(pixels, round(i * 1e6 / rate), key=i in keys)
+        spans += session.push(Frame(pixels=pixels, index=i, time_us=round(i * 1e6 / rate), key=i in keys))
     spans += session.close(round(seconds * 1e6))
     return spans, session
 
@@ -95,7 +97,7 @@ def test_a_recorder_that_writes_no_frame_while_nothing_changes_gives_the_same():
     session, spans, dark = Encoder(FULL).open(), [], page()
     dark[40:60, 40:60] = 0
     for pixels, time in ((page(), 0), (dark, 5_000_000), (page(), 5_300_000), (dark, 70_000_000)):
-        spans += session.push(pixels, time)
+        spans += session.push((pixels, time))
     spans += session.close(71_000_000)
     assert [(span.n, int(span.time_us[0])) for span in spans] == [
         (12, 0),
@@ -202,7 +204,7 @@ def test_the_end_is_always_true_and_times_rise(steps):
     encoder = Encoder(FULL | {"burst": 3, "refill_ms": 5000})
     session, spans, time = encoder.open(), [], 0
     for wait, which, key in steps:
-        spans += session.push(pictures[which], time, key=key)
+        spans += session.push(Frame(pixels=pictures[which], index=0, time_us=time, key=key))
         time += wait * 1000
     spans += session.close(time)
     assert np.array_equal(shown(spans, (64, 32)), pictures[steps[-1][1]])
@@ -224,7 +226,7 @@ def test_a_whole_file_is_what_its_frames_give(tmp_path, film):
     session, pieces = encoder.open(), []
     with Video(path) as video:
         for frame in video.frames():
-            pieces += session.push(frame.pixels, frame.time_us, key=frame.key)
+            pieces += session.push(frame)
         pieces += session.close(video.end_us)
     assert [span.key for span in whole] == [span.key for span in pieces] and len(whole) >= 2
     assert [span.key for span in encoder.encode(path.read_bytes())] == [span.key for span in whole]
@@ -254,17 +256,20 @@ def test_tile_sums_and_differences_are_those_of_the_definition():
 
 def test_wrong_frames_and_settings_are_explained():
     session = Encoder(FULL).open()
-    assert session.close() == [] and session.counts is None
-    session.push(page(), 1000)
+    assert isinstance(Encoder(FULL), StreamingEncoder) and session.counts is None
+    session.push((page(), 1000))
     for pixels, time, says in (
         (page(), 1000, "times have to rise"),
         (page((64, 64)), 2000, "64 x 64 but the first one"),
         (page().astype(float), 3000, "expected uint8"),
     ):
         with pytest.raises(DecodeError, match=says):
-            session.push(pixels, time)
+            session.push((pixels, time))
+    assert count(session.close()) == 12 and session.close() == []
+    with pytest.raises(DecodeError, match="was closed; open another one"):
+        session.push((page(), 9000))
     small = Encoder(FULL | {"max_tokens": 11}).open()
-    small.push(page(), 0)
+    small.push((page(), 0))
     with pytest.raises(DecodeError, match="more than 11 tokens by 0.0 s"):
         small.close(1_000_000)
     for wrong, says in (({"patch": 20}, "multiple of 8"), ({"burst": 1}, "at least 2"), ({"pach": 1}, "unknown name 'pach'"),

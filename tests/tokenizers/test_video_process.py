@@ -160,7 +160,9 @@ def test_a_file_with_a_hole_is_read_or_refused(files, share):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(st.data())
 def test_damaged_bytes_are_read_or_refused(files, data):
     """Whatever is overwritten, cut out or cut off."""

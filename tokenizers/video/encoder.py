@@ -38,6 +38,7 @@ class Session:
         self._boxes: tuple[tuple[int, int, int, int], ...] = ()
         self._columns = 0
         self._given = self._count = 0
+        self._closed = False
         self._last_us: int | None = None
 
     @property
@@ -45,12 +46,19 @@ class Session:
         """What was given out and what was held back."""
         return None if self._changes is None else self._changes.counts
 
-    def push(self, pixels: np.ndarray, time_us: int, *, frame: int | None = None, key: bool = False) -> list[Span]:
-        """The next frame, uint8 [H, W, 3], shown from `time_us` on; not kept. Returns the spans that are certain by now.
+    def push(self, chunk: Frame | tuple[np.ndarray, int]) -> list[Span]:
+        """The next frame, or its pixels uint8 [H, W, 3] and the microsecond from which it is shown; they are not kept.
+        Returns the spans that are certain by now.
 
-        frame: its number for provenance, by default how many came before it. key: whether it was coded by itself. Raises
-        DecodeError for another shape, a time that does not rise, or more tokens than the settings allow.
+        Raises DecodeError for another shape, a time that does not rise, more tokens than the settings allow, and after
+        `close`.
         """
+        if isinstance(chunk, Frame):
+            pixels, time_us, number, key = chunk.pixels, chunk.time_us, chunk.index, chunk.key
+        else:
+            (pixels, time_us), number, key = chunk, self._count, False
+        if self._closed:
+            raise DecodeError("the video was closed; open another one")
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
             raise DecodeError(f"a frame is {pixels.shape} {pixels.dtype}, expected uint8 [H, W, 3]")
         size = (pixels.shape[1], pixels.shape[0])
@@ -61,14 +69,14 @@ class Session:
         if self._last_us is not None and time_us <= self._last_us:
             raise DecodeError(f"a frame at {time_us} us follows one at {self._last_us} us; times have to rise")
         self._last_us = time_us
-        number = self._count if frame is None else frame
         self._count += 1
         assert self._changes is not None
         return self._spans(self._changes.push(self._scale(pixels), time_us, number, key))
 
     def close(self, end_us: int | None = None) -> list[Span]:
-        """The rest. end_us: until when the last frame was shown."""
-        if self._changes is None or self._last_us is None:
+        """The rest; no frame can follow. end_us: until when the last frame was shown."""
+        closed, self._closed = self._closed, True
+        if closed or self._changes is None or self._last_us is None:
             return []
         return self._spans(self._changes.close(self._last_us if end_us is None else end_us))
 
@@ -164,7 +172,7 @@ class Encoder:
         session = self.open()
         with Video(item, self.limits) as video:
             for frame in video.frames():
-                yield session.push(frame.pixels, frame.time_us, frame=frame.index, key=frame.key)
+                yield session.push(frame)
             yield session.close(video.end_us)
 
     @staticmethod
