@@ -17,12 +17,15 @@ DOCUMENTS = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/architecture.md",
+    "docs/finetune-nano.md",
     "docs/kernels.md",
     "docs/layout.md",
     "docs/official.md",
     "docs/runs.md",
     "docs/training.md",
+    "docs/training-measured.md",
     "docs/video-to-spec.md",
+    "docs/video.md",
 )
 
 
@@ -61,6 +64,8 @@ def test_commands_exist_and_take_these_words(root):
                 assert set(words) <= targets, f"{name}: {line}"
             elif program == ".venv/bin/watersmeet":
                 parse(words)
+            elif program == ".venv/bin/python":
+                assert words[0] == "-P" and (root / words[1]).is_file(), f"{name}: {line}"
             else:
                 assert program in ("", ".venv/bin/pre-commit"), f"{name}: {line} is checked by nobody"
 
