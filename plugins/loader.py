@@ -53,6 +53,11 @@ class PluginRecord:
     seconds: float = 0.0
 
     @property
+    def own(self) -> bool:
+        """Whether it is a plugin of watersmeet itself."""
+        return normalise(self.distribution) == hookspecs.PROJECT
+
+    @property
     def owner(self) -> str:
         """The plugin and its package for messages: "series (my-package 0.3)"."""
         return f"{self.plugin} ({self.distribution} {self.version})".replace(" )", ")")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from watersmeet.core.errors import CheckpointError, PluginError
 from watersmeet.core.graft import add_grafted, grafted_names, read_processor
 from watersmeet.core.official.load import carried_files, is_official, read_official_config
 from watersmeet.core.official.shards import Shards
+from watersmeet.plugins.guard import attempt
 from watersmeet.plugins.registry import get_registry
 
 TEXT = "text"
@@ -65,7 +67,12 @@ def published_modalities(
         except PluginError:
             continue  # somebody else's plugin that is broken; `watersmeet plugins` says so
         read = getattr(embedder, "published_settings", None)
-        settings = read(shapes, config, files) if read is not None else None
+        if read is None:
+            continue
+        settings, error = attempt(functools.partial(read, shapes, config, files), strict=False)
+        if error is not None and registry.modality_owner(spec.name).own:
+            raise error
+        # a fault of somebody else's plugin must not keep a model from being read
         if settings is not None:
             found[spec.name] = settings
     return found

@@ -164,6 +164,30 @@ def test_what_a_worker_cannot_import_is_said_when_it_is_asked_for(plugin_manager
     assert get_registry().modality("text")
 
 
+def test_a_strangers_fault_does_not_keep_a_model_from_being_read(plugin_manager):
+    from watersmeet.pipelines.models.modalities import published_modalities
+
+    source = """
+        from watersmeet import ModalitySpec, hookimpl
+
+        @hookimpl
+        def register_modalities():
+            return [ModalitySpec(name=name, encoder="a:b", embedder=__name__ + ":" + name.title()) for name in ("bad", "good")]
+
+        class Bad:
+            @staticmethod
+            def published_settings(shapes, config, files):
+                raise KeyError("tower")
+
+        class Good(Bad):
+            @staticmethod
+            def published_settings(shapes, config, files):
+                return {"width": shapes["tower.weight"][0]}
+    """
+    plugin_manager.write(source, name="stranger")
+    assert published_modalities({"tower.weight": (7, 2)}, {}, {}) == {"good": {"width": 7}}
+
+
 # ---- the scripted model -----------------------------------------------------------------------------------------
 
 
