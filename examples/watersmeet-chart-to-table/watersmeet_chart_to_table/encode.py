@@ -39,6 +39,15 @@ class Encoder:
         """Each mark stands twice: first all are seen, then each is asked about."""
         return 2 * int(self.settings["max_marks"])
 
+    def examples(self) -> list[Any]:
+        """Items of both forms, for whoever wants to see one."""
+        bar, tick = Mark(box=(10, 20, 30, 90), colour=(40, 80, 200)), {"box": [0, 10, 8, 20], "text": "20"}
+        return [(100, 100, [bar]), {"width": 200, "height": 100, "marks": [tick, {"box": [50, 20, 70, 90]}]}]
+
+    def largest(self) -> Any:
+        """An item of `max_tokens` tokens."""
+        return 1000, 1000, [Mark(box=(i, i, i + 5, i + 5)) for i in range(self.settings["max_marks"])]
+
     def encode(self, item: Any) -> list[Span]:
         """Two spans of the same n tokens: data [n, F] float32 (see `features`), coords [n, 4] int64 the box in thousandths of the
         picture. The model names a mark at its second place. Raises DecodeError for an item of another form."""
