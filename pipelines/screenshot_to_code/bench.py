@@ -233,12 +233,6 @@ def run(
     """
     views = own_views(pages, limit) if pages else validation_views(data, limit)
     loaded = {"model" if len(models) == 1 else name: load_local(name) for name in models}
-    done: list[str] = []
-
-    def say(line: str) -> None:
-        done.append(line)
-        progress(line, len(done) / len(views))
-
     with Browser() as browser:
         methods: dict[str, Method] = {name: by_model(local, browser) for name, local in loaded.items()}
         first = next(iter(loaded.values()))
@@ -257,9 +251,11 @@ def run(
         bench = Bench(browser, first.encoders["regions"].read, regions or out_dir / "regions")
         what = [*map(_state, models), *methods, *(view.name for view in views)]
         kept = Kept(out_dir / "rows.jsonl", what=what)
-        for view in views:
+        for number, view in enumerate(views, 1):
             if view.name not in kept.views:
-                kept.add(bench.run([view], methods, keep=out_dir / "pages", say=say))
+                lines: list[str] = []
+                kept.add(bench.run([view], methods, keep=out_dir / "pages", say=lines.append))
+                progress("; ".join(lines), number / len(views))
     text = markdown(kept.rows)
     write_files(out_dir, {"table.md": text})
     return text
