@@ -62,6 +62,11 @@ class Seen:
     brings: tuple[Brought, ...] = field(default=())
 
     @property
+    def owner(self) -> str:
+        """The plugin and its package for messages: "series (my-package 0.3)"."""
+        return f"{self.plugin} ({f'{self.distribution} {self.version}'.strip()})"
+
+    @property
     def own(self) -> bool:
         """Whether it is a plugin of watersmeet itself."""
         return normalise(self.distribution) == PROJECT

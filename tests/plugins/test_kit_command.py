@@ -65,7 +65,7 @@ def test_a_broken_plugin_is_checked_and_says_what_to_change(plugin_manager, caps
     assert "found:  plugin broken" in said and "OSError: no device" in said and "change: mend what" in said
     assert said.splitlines()[-1] == "  1 failed, 15 skipped"
     assert main(["plugins", "--strict"]) == 1
-    assert "broken ((registered) ): OSError: no device" in capsys.readouterr().err
+    assert "broken ((registered)): OSError: no device" in capsys.readouterr().err
     assert main(["plugins", "check", "brokn"]) == 1
     assert "did you mean 'broken'?" in capsys.readouterr().err
 

@@ -72,7 +72,7 @@ def plugin_oddities(seen: Sequence[Seen]) -> list[str]:
     """One sentence for each thing that works and should not be so."""
     sentences = []
     for (kind, name), owners in collisions(list(seen)).items():
-        names = " and ".join(f"{owner.plugin} ({owner.distribution} {owner.version})" for owner in owners)
+        names = " and ".join(owner.owner for owner in owners)
         ours = "; the bare name means watersmeet's own" if any(owner.own for owner in owners) else ""
         sentences.append(f"{kind} {name!r} is brought by {names}{ours}")
     for one in seen:
@@ -90,7 +90,7 @@ def plugins_as_json(seen: Sequence[Seen]) -> str:
 
 def failures(seen: Sequence[Seen]) -> str:
     """One sentence that names every plugin that failed to load, "" where none did."""
-    failed = [f"{one.plugin} ({one.distribution} {one.version}): {one.error}" for one in seen if one.state == FAILED]
+    failed = [f"{one.owner}: {one.error}" for one in seen if one.state == FAILED]
     return f"{len(failed)} plugin(s) failed to load: {'; '.join(failed)}" if failed else ""
 
 
