@@ -21,7 +21,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "none": {"experts.balance": "none"},
     "sign bias 1e-3": {"experts.balance": "sign"},
     "quantile + warm-up mask": {"experts.warmup": 0.2},
-    "sign bias 1e-2": {"experts.balance": "sign", "experts.sign_step": 1e-2},
 }
 
 
@@ -73,7 +72,7 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    given = arguments(__doc__ or "", steps=500, seeds=3)
+    given = arguments(__doc__ or "", steps=500, seeds=1)
     experts, k = (24, 4) if given.quick else (896, 16)
     results = Results(given.out / f"expert-load{'-quick' if given.quick else ''}.jsonl")
     rows, first = [], {}

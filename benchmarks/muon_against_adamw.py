@@ -3,11 +3,11 @@
     .venv/bin/python -P benchmarks/muon_against_adamw.py
 
 For every size: (1) a search over learning rate, warm-up, decay, weight decay and betas, as many trials for both: at the first size
-some wide and the others around the best of them, at the next around the best of the first, all over the full budget; (2) the best of each, with several seeds, at several
-token budgets, every run with its own whole decay; (3) the target is AdamW's mean loss at the full budget, and tokens to it
-are interpolated on the logarithm of the budget, seed by seed (the true curve lies below the straight line, so the faster arm
-is not flattered); (4) one-sided t-test of log(tokens AdamW / tokens Muon) against 0 and against log 1.4. Time is the
-processor's: the clock would measure what else the machine does.
+some wide and the others around the best of them, at the next around the best of the first, all over the full budget; (2) the
+best of each, with several seeds, at several token budgets, every run with its own whole decay; (3) the target is AdamW's mean loss
+at the full budget, and tokens to it are interpolated on the logarithm of the budget, seed by seed; (4) one-sided t-test of
+log(tokens AdamW / tokens Muon) against 0 and against log 1.4. Time is the processor's: the clock would measure what else the
+machine does.
 """
 
 from __future__ import annotations
