@@ -21,6 +21,7 @@ from watersmeet.pipelines.video_to_spec.recordings.build import build
 from watersmeet.pipelines.video_to_spec.recordings.director import BULLET, Director, Pace, _keystrokes
 from watersmeet.pipelines.video_to_spec.recordings.film import Film
 from watersmeet.pipelines.video_to_spec.recordings.stage import Dress, opened
+from watersmeet.pipelines.video_to_spec.recordings.walk import Habits, Walk
 from watersmeet.pipelines.video_to_spec.score import count, is_shown, scores_of
 from watersmeet.pipelines.video_to_spec.truth import read_truth
 from watersmeet.tokenizers.video.process import Video
@@ -169,6 +170,23 @@ def test_buttons_of_other_peoples_pages_are_dressed_the_same_way_every_time(brow
                 kinds.append([(t.kind, t.text) for t in stage.things()])
     assert kinds[0] == kinds[1] != kinds[2]
     assert len(kinds[0]) == 12 and len({kind for kind, _ in kinds[0]}) >= 3
+
+
+def test_a_menu_of_another_peoples_page_can_be_open_for_a_third_of_a_second(browser, tmp_path):
+    """Such pages get time to finish what they do, but not while the user is already going on."""
+    (tmp_path / "a.html").write_text(
+        "<style>.dropdown-menu{display:none} .show{display:block}</style><h1>A</h1>"
+        "<button data-toggle='dropdown' onclick=\"m.classList.toggle('show')\">Menu</button>"
+        "<div id='m' class='dropdown-menu' onclick=\"m.classList.remove('show')\"><a href='#'>One</a></div>"
+    )
+    with opened(browser, SIZE, tmp_path, None) as stage:
+        stage.open("/packages/a.html", settle_ms=20)
+        director = Director(stage, Recording(size=SIZE), random.Random(1), Pace(), cursor=True)
+        walk = Walk(director, random.Random(1), Habits(seconds=1.0, quick_menus=1.0))
+        assert walk._menu(find(stage, "menu", "Menu"))
+    assert [(act.action, act.target) for act in director.acts] == [("click", "Menu"), ("click", "One")]
+    (menu,) = [one for one in director.shown if one.kind == "dropdown"]
+    assert 0.2 <= menu.end_s - menu.start_s <= 0.4 and director.variations == {"quick dropdown"}
 
 
 # ---------------------------------------------------------------------- from a seed to a file

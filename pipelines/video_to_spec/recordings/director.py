@@ -154,10 +154,8 @@ class Director:
     def _leave(self, key: tuple[str, str]) -> None:
         start, clip = self._open.pop(key)
         if self.now > start:
-            box = (float(clip[0]), float(clip[1]), float(clip[2]), float(clip[3]))
-            self.shown.append(
-                Shown(kind=key[0], start_s=round(start, 6), end_s=round(self.now, 6), box=box, text=key[1])
-            )
+            end = round(self.now, 6)
+            self.shown.append(Shown(kind=key[0], start_s=round(start, 6), end_s=end, box=corners(clip), text=key[1]))
 
     def finish(self) -> None:
         """End the recording here."""
@@ -181,8 +179,11 @@ class Director:
         self.stage.page.mouse.move(*place)
         self._shoot()
 
-    def click(self, thing: Thing, *, hurry: bool = False) -> bool:
-        """Press on something; False, and nothing written down, if nothing came of it."""
+    def click(self, thing: Thing, *, hurry: bool = False, brief: bool = False) -> bool:
+        """Press on something; False, and nothing written down, if nothing came of it.
+
+        hurry: without a rest before. brief: the next act follows at once, so nothing is waited for but the first reaction.
+        """
         self._travel(thing.center, 0.14 if hurry else None)
         self.rest(0.06 if hurry else self.rng.uniform(*self.pace.rest))
         self._drop_caret()
@@ -196,7 +197,7 @@ class Director:
             changed, end = self._arrive()
         else:
             self.stage.page.mouse.up()
-            changed, end = self._react()
+            changed, end = self._react(brief)
         if changed is None:
             return False
         self._write("click", start, end, thing, None, changed, came_from)
@@ -214,7 +215,7 @@ class Director:
                 self.variations.add("moves by itself")
         return changed, end
 
-    def _react(self) -> tuple[Rect | None, float]:
+    def _react(self, brief: bool = False) -> tuple[Rect | None, float]:
         """Film the reaction until the page has settled; (what changed first, when it was settled)."""
         fade = self.pace.fade
         changed = self._shoot(fade)
@@ -224,7 +225,7 @@ class Director:
             self.variations.add("busy")
             self.wait(self.now + ms / 1000)
         end = self.now
-        if not self.stage.own_time and changed is not None:
+        if not self.stage.own_time and changed is not None and not brief:
             # what a page of others still does, it does soon
             for seconds in (0.15, 0.35):
                 self.wait(self.now + seconds)

@@ -14,6 +14,7 @@ _WEIGHTS = {
     "go": 1.6, "menu": 2.5, "modal": 2.0, "tab": 2.0, "page": 2.0, "theme": 0.7, "submit": 1.2, "busy": 2.0, "split": 1.5,
     "pop": 1.5, "tip": 1.2, "toast": 1.5, "field": 3.0, "tick": 1.0, "fold": 1.5, "close": 1.0, "item": 1.0,
 }  # fmt: skip
+_QUICK_S = 0.45  # a menu that was open for less was seen by nobody who looks once a second, or twice
 _LONGEST = 60  # letters of a target's text; more is a paragraph that happens to be a link
 
 
@@ -113,7 +114,7 @@ class Walk:
         director, rng = self.director, self.rng
         before = {(t.kind, t.box) for t in director.stage.things()}
         quick = rng.random() < self.habits.quick_menus
-        if not director.click(thing, hurry=False):
+        if not director.click(thing, brief=quick):
             return False
         inside = [
             t
@@ -124,7 +125,9 @@ class Walk:
             director.rest(rng.uniform(0.6, 1.8))
         if not inside:
             return director.key("Escape") or director.click(thing)
-        if director.click(rng.choice(inside), hurry=quick) and quick:
+        director.click(rng.choice(inside), hurry=quick)
+        menus = [one for one in director.shown if one.kind == "dropdown"]
+        if quick and menus and menus[-1].end_s - menus[-1].start_s < _QUICK_S:
             director.variations.add("quick dropdown")
         return True
 
