@@ -1,10 +1,10 @@
 // What can be acted on in a page and how it reads, for the director of a recording. One expression: an object of functions.
 (() => {
-  const ICONS = "[class*=material-icons],[class*=material-symbols],.sr-only,.visually-hidden,script,style,svg";
+  const ICONS = "[class*=material-icons],[class*=material-symbols],.sr-only,.visually-hidden,script,style,svg,[data-clock],[data-countdown]";
   const clean = (text) => text.replace(/\s+/g, " ").trim();
   const boxOf = (el) => { const r = el.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
 
-  // text as it is seen: letter case of the style, nothing of icon fonts, nothing hidden
+  // text as it is seen: letter case of the style, nothing of icon fonts, of clocks, nothing hidden
   const read = (el) => {
     let out = "";
     const walk = document.createTreeWalker(el, NodeFilter.SHOW_TEXT);
