@@ -18,7 +18,7 @@ from watersmeet.core.training.packing import sample_order
 PACKAGE = Path(__file__).parents[2] / "examples" / "watersmeet-timeseries"
 ROWS, STEPS = 4, 3
 # every step reads every row: two a process, or all four in one; a fifth would not fit
-TOKENS = {2: 130, 1: 260}
+TOKENS = {2: 100, 1: 190}
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +67,9 @@ def taught(environment, tmp_path_factory):
         messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": f"It is row {row}, so it is."}]
         lines.append(json.dumps({"messages": messages}) + "\n")
     (folder / "rows.jsonl").write_text("".join(lines))
+    # a larger eps, since Adam makes whole steps of gradients that are nothing but rounding
     (folder / "recipe.toml").write_text(
-        f"seed = {seed}\n[batch]\npool = {ROWS}\n[optimizer]\nns_dtype = 'float32'\n[schedule]\nwarmup = 0\n"
+        f"seed = {seed}\n[batch]\npool = {ROWS}\n[optimizer]\nns_dtype = 'float32'\neps = 1e-3\n[schedule]\nwarmup = 0\n"
         "[run]\nprecision = 'fp32'\ntensorboard = false\n"
     )
     made = once(
@@ -147,4 +148,8 @@ def test_two_processes_of_which_one_has_the_series_come_to_what_one_comes_to(env
         for name in ("two", "one")
     ]
     for mine, other in zip(*([r for r in log if r["kind"] == "train"] for log in logs), strict=True):
-        assert mine["targets"] == other["targets"] and mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert (
+            mine["targets"] == other["targets"]
+            and mine["tokens"] == other["tokens"]
+            and mine["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        )
