@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from watersmeet.core.training.packing import sample_order
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "watersmeet-timeseries"
-ROWS, STEPS = 4, 3
-# every step reads every row: two a process, or all four in one; a fifth would not fit
+ROWS, STEPS = 4, 1
+# a step reads every row: two a process, or all four in one; a fifth would not fit
 TOKENS = {2: 100, 1: 190}
 
 
