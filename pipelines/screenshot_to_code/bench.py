@@ -6,6 +6,7 @@ rendered and scored against the page itself. A method that fails on a view score
 
 import hashlib
 import json
+import re
 import shutil
 import tempfile
 import time
@@ -165,7 +166,9 @@ class Bench:
 
 
 def _keep(keep: Path, view: View, method: str, folder: Path, picture: Image.Image, render: Image.Image) -> None:
-    target = keep / view.name.replace("/", "-").replace(" ", "-") / method.replace(" ", "-")
+    # a method may be the path of a model; as it stands it would lead out of `keep`, to the model itself
+    place, name = (re.sub(r"[^\w.-]+", "-", text).strip("-.") or "-" for text in (view.name, method))
+    target = keep / place / name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)
     picture.save(target.parent / "input.png")

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from PIL import Image
 
 from watersmeet.__main__ import main
 from watersmeet.core.errors import RenderError
@@ -40,6 +41,20 @@ def test_a_model_that_was_trained_again_is_another(tmp_path):
     assert before == bench._state(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"newer")
     assert bench._state(str(tmp_path)) != before
+
+
+@pytest.mark.parametrize("method", ["/model", "../../model", "..", "OCR, absolute"])
+def test_pages_of_a_model_named_by_its_path_stay_below_the_folder(tmp_path, method):
+    model = tmp_path / "model"
+    made, keep = tmp_path / "made", tmp_path / "keep"
+    for folder in (model, made):
+        folder.mkdir()
+        (folder / f"{folder.name}.txt").write_text(folder.name)
+    view = bench.View(package="own", page=tmp_path / "a.html", width=1280, height=757)
+    name = f"{tmp_path}{method}" if method.startswith("/") else method
+    bench._keep(keep, view, name, made, Image.new("RGB", (4, 4)), Image.new("RGB", (4, 4)))
+    assert (model / "model.txt").read_text() == "model" and len(list(model.iterdir())) == 1
+    assert len(list(keep.rglob("made.txt"))) == len(list(keep.rglob("render.png"))) == 1
 
 
 def test_part_of_the_views_is_taken_evenly(tmp_path):
