@@ -68,10 +68,11 @@ def taught(environment, tmp_path_factory):
         lines.append(json.dumps({"messages": messages}) + "\n")
     (folder / "rows.jsonl").write_text("".join(lines))
     # a larger eps, since Adam makes whole steps of gradients that are nothing but rounding
-    (folder / "recipe.toml").write_text(
-        f"seed = {seed}\n[batch]\npool = {ROWS}\n[optimizer]\nns_dtype = 'float32'\neps = 1e-3\n[schedule]\nwarmup = 0\n"
-        "[run]\nprecision = 'fp32'\ntensorboard = false\n"
-    )
+    for world in TOKENS:
+        (folder / f"recipe-{world}.toml").write_text(
+            f"seed = {seed}\n[batch]\npool = {ROWS // world}\n[optimizer]\nns_dtype = 'float32'\neps = 1e-3\n[schedule]\nwarmup = 0\n"
+            "[run]\nprecision = 'fp32'\ntensorboard = false\n"
+        )
     made = once(
         environment, "models", "new", folder / "fresh", "--rows", folder / "rows.jsonl", "--modality", "image,timeseries",
         "--set", "image.patch=8", "--set", "image.scale=1.0", "--set", "image.channels=4", "--set", "image.max_patches=16",
@@ -93,7 +94,7 @@ def finetune(folder, out, world):
         "--device",
         "cpu",
     ]
-    return ("finetune", *words, "--config", folder / "recipe.toml", "--batch-tokens", TOKENS[world])
+    return ("finetune", *words, "--config", folder / f"recipe-{world}.toml", "--batch-tokens", TOKENS[world])
 
 
 def test_rows_of_text_pictures_and_series_teach_one_model(environment, taught, tmp_path):
