@@ -3,8 +3,9 @@
     .venv/bin/python -P benchmarks/finetune_style.py --out runs/style
 
 Pages are those of style_pages.py; everything after that is commands that a user has too, and a second start goes on where the
-first was stopped. Learning rates are searched on pages of the 200 that are held out of training; the 30 pages that the tables are
-about, and the packages of the benchmark (`watersmeet data fetch --split val` first), are looked at once, at the end.
+first was stopped. Rows of pages that the model was trained on are mixed in, so that it does not forget them; they and the old pages
+need the packages (`watersmeet data fetch` first). Learning rates are chosen on pages of the 200 that are held out of training; the 30
+pages that the tables are about, and the validation packages, are looked at once, at the end.
 """
 
 from __future__ import annotations
@@ -26,13 +27,11 @@ from style_pages import LEARNT, UNSEEN, write_pages
 
 from watersmeet.core.stream import NO_TARGET, pack
 from watersmeet.core.training.log import read_log
+from watersmeet.pipelines.data.plan import page_file, plan
 from watersmeet.pipelines.finetune.dataset import open_conversations
 from watersmeet.pipelines.models.local import load_local
-from watersmeet.pipelines.screenshot_to_code.bench import validation_views
+from watersmeet.pipelines.screenshot_to_code.bench import Row, means, validation_views
 
-# peak rates, three times as large each: of Muon for all weights (AdamW has 0.4 of it), of AdamW for adapters
-FULL = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
-LORA = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 MODELS = {"nano": "nano", "LoRA, r = 16": "lora", "all weights": "full"}
 SCORES = ("LOOK", "CODE", "role", "boxes", "content", "fill")
 
@@ -47,23 +46,41 @@ def watersmeet(*words: Any) -> None:
 def recipe(folder: Path, rate: float, lora: bool) -> Path:
     path = folder / f"{'lora' if lora else 'full'}-{rate:g}.toml"
     rates = f"adamw_lr = {rate:g}" if lora else f"lr = {rate:g}\nadamw_lr = {0.4 * rate:g}"
-    path.write_text(f"[optimizer]\n{rates}\n[schedule]\nwarmup = 5\n[run]\nthreads = 1\ntensorboard = false\n")
+    run = 'threads = 1\ntensorboard = false\nprecision = "fp32"'  # machines without bfloat16 units are twice as fast in float32
+    path.write_text(f"[optimizer]\n{rates}\n[schedule]\nwarmup = 5\n[run]\n{run}\n")
     return path
+
+
+def replay_pages(data: Path, count: int) -> list[Path]:
+    """Pages that the nano model was trained on, in the order of its own plan; 1,300 views of each kind are within it."""
+    found: dict[Path, None] = {}
+    for job in plan(data, "train", real=1300, generated=1300):
+        if len(found) == count:
+            break
+        if job.scroll == 0:
+            found[page_file(job, data)] = None
+    return list(found)
+
+
+def write_mixture(out: Path, data: Path, replay: int) -> None:
+    """`out`/mix.jsonl: the rows of the style, then those of `replay` other pages; runs shuffle them."""
+    made = ("--reader", "page", "--worn", 1)
+    if not (out / "rows.jsonl").exists():
+        watersmeet("data", "rows", out / "pages" / "learn", "--out", out / "rows.jsonl", *made, "--hold-out", 0.1)
+    if replay and not (out / "replay.jsonl").exists():
+        watersmeet("data", "rows", *replay_pages(data, replay), "--out", out / "replay.jsonl", *made)
+    parts = [out / "rows.jsonl", *([out / "replay.jsonl"] if replay else [])]
+    (out / "mix.jsonl").write_text("".join(part.read_text("utf-8") for part in parts), encoding="utf-8")
 
 
 def train(out: Path, name: str, rate: float, steps: int, lora: bool, evaluations: int) -> dict[str, Any]:
     """One run; what its log says of held-out rows before and after, and how long its steps took."""
     run = out / name
     if not (run / "model" / "config.json").exists():
-        words = ["finetune", "--model", "nano", "--data", out / "rows.jsonl", "--eval-data", out / "rows.held.jsonl"]
+        words = ["finetune", "--model", "nano", "--data", out / "mix.jsonl", "--eval-data", out / "rows.held.jsonl"]
         words += ["--out", run, "--config", recipe(out, rate, lora), "--steps", steps, "--batch-tokens", 2048]
-        words += [
-            "--too-long",
-            "drop",
-            "--eval-every",
-            max(1, steps // evaluations),
-            *(["--lora", "r=16"] if lora else []),
-        ]
+        words += ["--too-long", "drop", "--eval-every", max(1, steps // evaluations)]
+        words += ["--lora", "r=16"] if lora else []
         watersmeet(*words)
     log = read_log(run / "log.jsonl")
     losses = [(record["loss"], record["step"]) for record in log if record["kind"] == "eval"]
@@ -78,17 +95,12 @@ def train(out: Path, name: str, rate: float, steps: int, lora: bool, evaluations
     }
 
 
-def search(out: Path, lora: bool, steps: int) -> tuple[float, list[dict[str, Any]]]:
-    """The rate with the lowest held-out loss after `steps`: from two in the middle downhill until it rises again."""
-    grid, kind = (LORA, "lora") if lora else (FULL, "full")
-    tried: dict[int, dict[str, Any]] = {}
-    waiting = [1, 2]
-    while waiting:
-        for i in waiting:
-            tried[i] = train(out, f"search/{kind}-{grid[i]:g}", grid[i], steps, lora, 1)
-        best = min(tried, key=lambda i: tried[i]["best"][0])
-        waiting = [i for i in (best - 1, best + 1) if i in range(len(grid)) and i not in tried]
-    return grid[best], [tried[i] for i in sorted(tried)]
+def search(out: Path, lora: bool, rates: Sequence[float], steps: int) -> tuple[float, list[dict[str, Any]]]:
+    """The rate with the lowest held-out loss after `steps`, and what every one came to; a single rate is taken as it is."""
+    if len(rates) == 1:
+        return rates[0], []
+    tried = [train(out, f"search/{'lora' if lora else 'full'}-{rate:g}", rate, steps, lora, 1) for rate in rates]
+    return min(tried, key=lambda run: run["best"][0])["rate"], tried
 
 
 def group(page: str) -> str:
@@ -100,21 +112,17 @@ def group(page: str) -> str:
 
 def measure(out: Path, pages: str, *words: Any) -> dict[str, dict[str, float]]:
     """Means of the three models on some pages, by "group|model"; pages of ours are also grouped by template."""
-    found: dict[str, list[dict[str, float | None]]] = {}
-    for name, folder in MODELS.items():
-        model = out / folder / "model" if folder != "nano" else folder
-        shared = ("--regions", out / "regions", "--no-baselines")
-        watersmeet("bench", "screenshot-to-code", "--model", model, "--out", out / pages / folder, *shared, *words)
-        for line in (out / pages / folder / "rows.jsonl").read_text("utf-8").splitlines()[1:]:
-            for row in json.loads(line):
-                page = row["view"].split("/")[1].split(" ")[0]
-                for key in ("all", group(page)) if pages == "new" else ("all",):
-                    found.setdefault(f"{key}|{name}", []).append(row["scores"])
-    out_of = {}
-    for key, rows in found.items():
-        out_of[key] = {score: sum(row[score] or 0.0 for row in rows) / len(rows) for score in SCORES}
-        out_of[key]["views"] = len(rows)
-    return out_of
+    names = {str(out / folder / "model") if folder != "nano" else folder: name for name, folder in MODELS.items()}
+    models = [word for folder in names for word in ("--model", folder)]
+    shared = ("--regions", out / "regions", "--no-baselines")
+    watersmeet("bench", "screenshot-to-code", *models, "--out", out / pages, *shared, *words)
+    found: dict[str, list[Row]] = {}
+    for line in (out / pages / "rows.jsonl").read_text("utf-8").splitlines()[1:]:
+        for row in json.loads(line):
+            page = row["view"].split("/")[1].split(" ")[0]
+            for key in ("all", group(page)) if pages == "new" else ("all",):
+                found.setdefault(f"{key}|{names[row['method']]}", []).append(Row(**row))
+    return {key: next(iter(means(rows).values())) | {"views": len(rows)} for key, rows in found.items()}
 
 
 def guesses(out: Path, pages: str, files: Sequence[Path]) -> dict[str, dict[str, float]]:
@@ -145,13 +153,12 @@ def guesses(out: Path, pages: str, files: Sequence[Path]) -> dict[str, dict[str,
 
 def table(found: dict[str, dict[str, float]]) -> str:
     """A table in Markdown, the three models of each group one below the other."""
-    names = [name for name in next(iter(found.values())) if name != "views"]
+    first = next(iter(found.values()))
+    names = [name for name in first if name in SCORES] or [name for name in first if name != "views"]
     lines = [f"| pages | model | views | {' | '.join(names)} |", "|---|---|---:|" + "---:|" * len(names)]
     for key, row in sorted(found.items(), key=lambda item: item[0].split("|")[0]):
         pages, model = key.split("|")
-        lines.append(
-            f"| {pages} | {model} | {row['views']:.0f} | {' | '.join(f'{row[name]:.3f}' for name in SCORES)} |"
-        )
+        lines.append(f"| {pages} | {model} | {row['views']:.0f} | {' | '.join(f'{row[name]:.3f}' for name in names)} |")
     return "\n".join(lines)
 
 
@@ -159,23 +166,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/style"))
     parser.add_argument("--data", type=Path, default=Path("data"), help="where the packages of the benchmark lie")
-    parser.add_argument("--steps", type=int, default=120, help="of the two runs, 2,048 tokens each")
-    parser.add_argument("--search-steps", type=int, default=30)
-    parser.add_argument("--old-views", type=int, default=58, help="views of the old validation pages")
-    parser.add_argument(
-        "--new-views", type=int, default=60, help="views of the 30 held-out pages; 30 are the wide ones"
-    )
+    parser.add_argument("--replay", type=int, default=70, help="pages of the model's own training that are mixed in")
+    parser.add_argument("--steps", type=int, default=150, help="of the two runs, 2,048 tokens each")
+    parser.add_argument("--search-steps", type=int, default=24)
+    # peak rates to choose from: of AdamW for adapters, of Muon for all weights (AdamW has 0.4 of it)
+    parser.add_argument("--lora-rates", type=float, nargs="+", default=[0.003, 0.01])
+    parser.add_argument("--full-rates", type=float, nargs="+", default=[0.001, 0.003])
+    parser.add_argument("--old-views", type=int, default=20, help="views of the old validation pages, of 58")
+    parser.add_argument("--new-views", type=int, default=20, help="views of the 30 held-out pages, of 60")
     parser.add_argument("--learn", type=int, default=200)
     given = parser.parse_args()
     out: Path = given.out
     out.mkdir(parents=True, exist_ok=True)
     write_pages(out / "pages", learn=given.learn)
-    if not (out / "rows.jsonl").exists():
-        made = ("--reader", "page", "--worn", 1, "--hold-out", 0.1)
-        watersmeet("data", "rows", out / "pages" / "learn", "--out", out / "rows.jsonl", *made)
+    write_mixture(out, given.data, given.replay)
     report: dict[str, Any] = {"pages": f"{given.learn} pages of {len(LEARNT)} templates"}
-    for name in ("lora", "full"):
-        rate, report[f"{name} search"] = search(out, name == "lora", given.search_steps)
+    for name, rates in (("lora", given.lora_rates), ("full", given.full_rates)):
+        rate, report[f"{name} search"] = search(out, name == "lora", rates, given.search_steps)
         report[name] = train(out, name, rate, given.steps, name == "lora", 6)
         (out / "report.json").write_text(json.dumps(report, indent=1))
     report["new guesses"] = guesses(out, "new", [out / "pages" / "held"])
@@ -186,8 +193,9 @@ def main() -> None:
     (out / "report.json").write_text(json.dumps(report, indent=1))
     for name in ("lora", "full"):
         run = report[name]
+        loss, step = run["best"]
         print(
-            f"{name}: rate {run['rate']:g}, held-out loss {run['before']:.3f} -> {run['best'][0]:.3f} at step {run['best'][1]}, {run['seconds']} s"
+            f"{name}: rate {run['rate']:g}, held-out loss {run['before']:.3f} -> {loss:.3f} at step {step}, {run['seconds']} s"
         )
     for pages in ("new guesses", "old guesses", "new", "old"):
         print(f"\n{pages} pages\n\n{table(report[pages])}")
