@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,8 @@ def train(out: Path, name: str, rate: float, steps: int, lora: bool, evaluations
     log = read_log(run / "log.jsonl")
     losses = [(record["loss"], record["step"]) for record in log if record["kind"] == "eval"]
     steps_done = [record for record in log if record["kind"] == "train"]
-    seconds = sum(record["step_seconds"] for record in steps_done)
+    # not the sum: a pause of the whole process would stand in it
+    seconds = len(steps_done) * median(record["step_seconds"] for record in steps_done)
     return {
         "rate": rate,
         "before": losses[0][0],
@@ -167,10 +169,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/style"))
     parser.add_argument("--data", type=Path, default=Path("data"), help="where the packages of the benchmark lie")
     parser.add_argument("--replay", type=int, default=70, help="pages of the model's own training that are mixed in")
-    parser.add_argument("--steps", type=int, default=150, help="of the two runs, 2,048 tokens each")
-    parser.add_argument("--search-steps", type=int, default=24)
+    parser.add_argument("--lora-steps", type=int, default=120, help="2,048 tokens each")
+    parser.add_argument("--full-steps", type=int, default=160)
+    parser.add_argument("--search-steps", type=int, default=16)
     # peak rates to choose from: of AdamW for adapters, of Muon for all weights (AdamW has 0.4 of it)
-    parser.add_argument("--lora-rates", type=float, nargs="+", default=[0.003, 0.01])
+    parser.add_argument("--lora-rates", type=float, nargs="+", default=[0.005])
     parser.add_argument("--full-rates", type=float, nargs="+", default=[0.001, 0.003])
     parser.add_argument("--old-views", type=int, default=20, help="views of the old validation pages, of 58")
     parser.add_argument("--new-views", type=int, default=20, help="views of the 30 held-out pages, of 60")
@@ -181,9 +184,10 @@ def main() -> None:
     write_pages(out / "pages", learn=given.learn)
     write_mixture(out, given.data, given.replay)
     report: dict[str, Any] = {"pages": f"{given.learn} pages of {len(LEARNT)} templates"}
-    for name, rates in (("lora", given.lora_rates), ("full", given.full_rates)):
+    runs = (("lora", given.lora_rates, given.lora_steps), ("full", given.full_rates, given.full_steps))
+    for name, rates, steps in runs:
         rate, report[f"{name} search"] = search(out, name == "lora", rates, given.search_steps)
-        report[name] = train(out, name, rate, given.steps, name == "lora", 6)
+        report[name] = train(out, name, rate, steps, name == "lora", 6)
         (out / "report.json").write_text(json.dumps(report, indent=1))
     report["new guesses"] = guesses(out, "new", [out / "pages" / "held"])
     report["old guesses"] = guesses(out, "old", sorted({view.page for view in validation_views(given.data)}))
