@@ -7,6 +7,8 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from watersmeet.core.errors import ConfigError, DecodeError
@@ -51,6 +53,33 @@ def test_pitfall_49_size_and_number_of_tokens(size, scaled, tokens):
     if tokens <= 64:
         span = encoder.encode(noise(*size))[0]
         assert span.n == tokens == span.data.shape[0] and span.data.shape[1:] == (1, 4, 588)
+
+
+def test_the_largest_picture_has_as_many_tokens_as_the_limit_says():
+    encoder = Encoder({})
+    picture = encoder.largest()
+    assert math.prod(encoder.grid(*picture.size)) == encoder.max_tokens == 255 * 66
+    assert math.prod(picture.size) <= encoder.limits.max_pixels
+    # more than the 16,384 of a square, whose patches are all whole
+    assert math.prod(encoder.grid(3584, 3584)) == 128 * 128
+    assert Encoder({"frames": 4}).max_tokens is None
+    small = Encoder({"patch_limit": 16, "side_limit": 12})
+    assert small.encode(small.largest())[0].n == small.max_tokens == 6 * 2
+
+
+@given(
+    patch=st.integers(1, 16),
+    side=st.integers(1, 12).map(lambda half: 2 * half),
+    patch_limit=st.integers(1, 200),
+    width=st.integers(1, 900),
+    heights=st.lists(st.integers(1, 900), min_size=20, max_size=20),
+)
+def test_no_picture_has_more_tokens_than_the_limit(patch, side, patch_limit, width, heights):
+    encoder = Encoder({"patch": patch, "side_limit": side, "patch_limit": patch_limit})
+    most = encoder.max_tokens
+    for height in heights:
+        assert math.prod(encoder.grid(width, height)) <= most
+        assert math.prod(encoder.grid(height, width)) <= most
 
 
 def test_budgets_hold_for_any_size():

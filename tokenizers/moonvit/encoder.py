@@ -42,6 +42,46 @@ class Encoder:
         self.files: dict[str, bytes] = {}
         self.limits = Limits(max_pixels=self.settings["max_pixels"], max_bytes=self.settings["max_bytes"])
 
+    @property
+    def max_tokens(self) -> int | None:
+        """Most tokens one picture can give, whatever its size; None where clips are read, which may have any length.
+
+        R rows of cells take more than (2R - 2) p scaled pixels, and a picture has fewer than p pixels beside its whole
+        patches, so that these alone, scaled, are more than (2R - 3) p + 1 pixels; the same holds for columns, and the two
+        multiplied are at most `patch_limit` patches of p * p pixels. A single row or column is bound by `side_limit` only.
+        """
+        return None if self.settings["frames"] > 1 else math.prod(self._largest_grid())
+
+    def _largest_grid(self) -> tuple[int, int]:
+        """Rows and columns that no picture exceeds, the larger number first."""
+        p, side = self.settings["patch"], self.settings["side_limit"] // MERGE
+        area = self.settings["patch_limit"] * p * p
+
+        def most(rows: int) -> int:
+            # (2R - 3) p + 2 whole pixels in one direction leave so many for (2C - 3) p + 2 in the other
+            left = area // ((MERGE * rows - 3) * p + 2) - 2 + 3 * p
+            return max(1, min(side, left // (MERGE * p)))
+
+        return max([(side, 1), *((most(rows), rows) for rows in range(2, side + 1))], key=math.prod)
+
+    def largest(self) -> Image.Image:
+        """The picture with most tokens that is found; with the default settings it has `max_tokens`."""
+        p, side = self.settings["patch"], self.settings["side_limit"]
+        rows, columns = self._largest_grid()
+        # sides of which as little as possible counts as whole patches
+        sizes = (
+            (w * p + p - 1, h * p + p - 1)
+            for w in range(max(1, MERGE * columns - MERGE), MERGE * side)
+            for h in range(max(1, MERGE * rows - MERGE), MERGE * side)
+        )
+        best, most = (1, 1), 1
+        for size in sizes:
+            if math.prod(size) <= self.limits.max_pixels and (found := math.prod(self.grid(*size))) > most:
+                best, most = size, found
+                if most == rows * columns:
+                    break
+        return Image.new("RGB", best, (120, 90, 60))
+
     def scaled_size(self, width: int, height: int, limit: int | None = None) -> tuple[int, int]:
         """Size (w, h) in pixels at which a picture is read, before padding; never larger than it is."""
         p, side = self.settings["patch"], self.settings["side_limit"]
