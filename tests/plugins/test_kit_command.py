@@ -5,6 +5,8 @@ import json
 import pytest
 
 from watersmeet.__main__ import main
+from watersmeet.testing import MODALITY_CHECKS, PIPELINE_CHECKS, PipelineSubject, Subject
+from watersmeet.testing.checks import SKIPPED, Examination, failed
 
 PIPELINE = """
 from watersmeet import PipelineSpec, hookimpl
@@ -36,6 +38,11 @@ FAULTS = {
     "a step back": ("progress('a', 0.5); progress('b', 0.4)", "progress", "went backwards"),
     "a share too many": ("progress('a', 50)", "progress", "expected a text and a number from 0 to 1"),
     "a missing file": ("return Result(out_dir=out_dir, files=('b.txt',))", "result", "no such file"),
+    "a file that only some are": (
+        "from watersmeet import DecodeError; raise DecodeError('no bill')",
+        "result",
+        "made-up input was refused (no bill); give the class a method examples(folder), or --item FILE",
+    ),
     "another record": ("return {}", "result", "run returned a dict"),
 }
 
@@ -62,7 +69,11 @@ def test_a_broken_plugin_is_checked_and_says_what_to_change(plugin_manager, caps
     plugin_manager.write("raise OSError('no device')", name="broken")
     assert main(["plugins", "check", "broken"]) == 1
     said = capsys.readouterr().out
-    assert "found:  plugin broken" in said and "OSError: no device" in said and "change: mend what" in said
+    assert (
+        "found:  plugin broken" in said
+        and "OSError: no device" in said
+        and "change: install the package, and mend what" in said
+    )
     assert said.splitlines()[-1] == "  1 failed, 15 skipped"
     assert main(["plugins", "--strict"]) == 1
     assert "broken ((registered)): OSError: no device" in capsys.readouterr().err
@@ -94,3 +105,19 @@ def test_what_brings_nothing_cannot_be_checked(plugin_manager, capsys):
         line.split()[:2] == ["empty", "loaded"] and "brings nothing" in line
         for line in capsys.readouterr().out.splitlines()
     )
+
+
+@pytest.mark.parametrize(
+    ("checks", "subject"),
+    [
+        (MODALITY_CHECKS, Subject(modality="nowhere")),
+        (PIPELINE_CHECKS, PipelineSubject(pipeline="nowhere")),
+    ],
+    ids=["modality", "pipeline"],
+)
+def test_what_is_not_installed_fails_one_check_that_says_so(checks, subject, plugin_manager):
+    outcomes = Examination(checks, subject).outcomes()
+    [failure] = failed(outcomes)
+    assert failure.check.number == 1 and failure.detail.startswith("there is no ")
+    assert "What to change: install the package" in failure.sentence()
+    assert all(outcome.state == SKIPPED for outcome in outcomes[1:])

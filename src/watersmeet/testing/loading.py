@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
 
+from watersmeet.core.errors import PluginError
 from watersmeet.plugins.guard import describe
 from watersmeet.plugins.loader import BLOCKED, FAILED, VARIABLE
 from watersmeet.plugins.survey import Seen
@@ -21,7 +22,10 @@ class Loadable(Protocol):
 
 def loads_light(subject: Loadable) -> None:
     """1: the module can be looked at without cost and without effect."""
-    seen = subject.seen
+    try:
+        seen = subject.seen
+    except PluginError as error:
+        raise CheckFailure(str(error)) from error
     if seen.state == BLOCKED:
         raise CheckFailure(f"plugin {seen.plugin} is blocked by the environment variable {VARIABLE}")
     if seen.state == FAILED:
@@ -36,16 +40,26 @@ def loads_light(subject: Loadable) -> None:
 
 def contract_is_known(subject: Loadable) -> None:
     """2: the plugin is written for a contract that this host keeps."""
-    if subject.seen.state == FAILED and subject.seen.class_ == "ContractError":
-        raise CheckFailure(subject.seen.error)
-    if subject.seen.state == FAILED:
+    seen = _seen_or_none(subject)
+    if seen is not None and seen.state == FAILED and seen.class_ == "ContractError":
+        raise CheckFailure(seen.error)
+    if seen is None or seen.state == FAILED:
         raise NotApplicable("not loaded, see check 1 (light)")
 
 
 def spec_is_there(subject: Loadable) -> None:
     """Without a spec there is nothing to check; 1 and 2 have said why."""
-    if subject.seen.state != "loaded":
+    seen = _seen_or_none(subject)
+    if seen is None or seen.state != "loaded":
         raise NotLoaded("the plugin is not loaded, see checks 1 and 2")
+
+
+def _seen_or_none(subject: Loadable) -> Seen | None:
+    """None where no plugin brings what is examined, which check 1 says."""
+    try:
+        return subject.seen
+    except PluginError:
+        return None
 
 
 def works_in_workers(subject: Subject) -> None:

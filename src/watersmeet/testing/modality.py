@@ -16,7 +16,7 @@ MODALITY_CHECKS: tuple[Check[Subject], ...] = (
         name="light",
         rule="the plugin's module is imported quickly, without torch and without effects",
         reason="every list of plugins imports it, so its cost and its prints are everybody's.",
-        fix="mend what the import raised; name classes as 'package.module:Class' in the spec, and keep slow imports in that other module.",
+        fix="install the package, and mend what its import raised; name classes as 'package.module:Class' in the spec, and keep slow imports in that other module.",
         run=loading.loads_light,
     ),
     Check(

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from watersmeet.core.errors import PluginError, WatersmeetError
+from watersmeet.core.errors import DecodeError, PluginError, WatersmeetError
 from watersmeet.plugins.guard import describe
 from watersmeet.plugins.loader import FAILED
 from watersmeet.plugins.registry import Registry, get_registry
@@ -106,6 +106,7 @@ class PipelineSubject:
             item = one.ordinary[0]
             path = place / "example"
             path.write_bytes(item if isinstance(item, bytes) else item.encode())
+            self.made_up = True
             return [path]
         raise CheckFailure(
             "there is no input to run with: give inputs(), a method examples(folder) of the class, --item FILE, or an "
@@ -135,6 +136,7 @@ class PipelineSubject:
         return Run(result=result, steps=tuple(steps), out_dir=out, before=before, after=after)
 
     left: frozenset[str] = frozenset()
+    made_up: bool = False
 
 
 def _tree(folder: Path) -> frozenset[str]:
@@ -158,7 +160,14 @@ def settings_are_checked(subject: PipelineSubject) -> None:
 
 def gives_a_result(subject: PipelineSubject) -> None:
     """4: a run returns a Result whose files are there."""
-    run = subject.first
+    try:
+        run = subject.first
+    except DecodeError as error:
+        if subject.made_up:
+            raise CheckFailure(
+                f"the made-up input was refused ({error}); give the class a method examples(folder), or --item FILE"
+            ) from error
+        raise
     result = run.result
     if not isinstance(result, Result):
         raise CheckFailure(f"run returned a {type(result).__name__}, expected watersmeet.plugins.result.Result")
@@ -236,7 +245,7 @@ PIPELINE_CHECKS: tuple[Check[PipelineSubject], ...] = (
         name="light",
         rule="the plugin's module is imported quickly, without torch and without effects",
         reason="every list of plugins imports it, so its cost and its prints are everybody's.",
-        fix="mend what the import raised; name the class as 'package.module:Class' in the spec, and keep slow imports in that other module.",
+        fix="install the package, and mend what its import raised; name the class as 'package.module:Class' in the spec, and keep slow imports in that other module.",
         run=loading.loads_light,
     ),
     Check(
