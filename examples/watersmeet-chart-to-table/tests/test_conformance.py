@@ -1,5 +1,9 @@
-from watersmeet.testing import ModalityTests
+from watersmeet.testing import ModalityTests, PipelineTests
 
 
 class TestChartMarks(ModalityTests):
     modality = "chart-marks"
+
+
+class TestChartToTable(PipelineTests):
+    pipeline = "chart-to-table"

@@ -59,6 +59,15 @@ class ChartToTable:
             summary=f"{Path(out_dir) / next(iter(tables))}  {rows} bars",
         )
 
+    @staticmethod
+    def examples(folder: Path) -> list[Path]:
+        """A chart for `watersmeet plugins check`, written into `folder`."""
+        from watersmeet_chart_to_table.draw import HELD_OUT, draw
+
+        path = folder / "chart.png"
+        draw(np.random.default_rng(0), HELD_OUT).picture.save(path)
+        return [path]
+
     def read(self, item: Any) -> Table:
         """The table of one picture: a path, bytes or a Pillow image. Raises DecodeError naming the picture."""
         name = str(item) if isinstance(item, (str, Path)) else "the picture"
