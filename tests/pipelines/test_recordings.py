@@ -208,7 +208,13 @@ def test_a_seed_says_everything(recorded, browser):
     again = making.make(truth.seed, "train", folder, browser, folder / "b.mp4", seconds=4)
     assert vars(again) | {"spec": None} == vars(truth) | {"spec": None}
     assert (again.spec.steps, again.spec.screens) == (truth.spec.steps, truth.spec.screens)
-    assert (folder / "b.mp4").read_bytes() == video.read_bytes()
+    # what happens is the same to the last digit; a browser may draw an edge or a caret otherwise on a busy machine
+    with Video(video) as one, Video(folder / "b.mp4") as other:
+        apart = [
+            np.abs(a.pixels.astype(np.int16) - b.pixels).mean()
+            for a, b in zip(one.frames(), other.frames(), strict=True)
+        ]
+    assert len(apart) == len(truth.times_us) and np.median(apart) < 0.5 and np.mean(np.array(apart) < 2) > 0.9
     assert app_page(3, folder, 1280) != app_page(4, folder, 1280) == app_page(4, folder, 1280)
 
 
