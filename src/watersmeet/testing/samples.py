@@ -159,8 +159,8 @@ def _arrays(media: str) -> Samples:
     )
 
 
-def clip(times_ms: Sequence[int], size: int = 64) -> bytes:
-    """An MP4 clip with one frame at each time."""
+def clip(times_ms: Sequence[int], size: int = 64, draw: Callable[[int, int, int], Any] | None = None) -> bytes:
+    """An MP4 clip with one frame at each time; draw(width, height, number) makes its picture."""
     import fractions
 
     import av
@@ -171,7 +171,7 @@ def clip(times_ms: Sequence[int], size: int = 64) -> bytes:
         stream.width = stream.height = size
         stream.codec_context.time_base = fractions.Fraction(1, 1000)
         for index, time in enumerate(times_ms):
-            frame = av.VideoFrame.from_image(picture(size, size, index))
+            frame = av.VideoFrame.from_image((draw or picture)(size, size, index))
             frame.pts, frame.time_base = time, fractions.Fraction(1, 1000)
             for packet in stream.encode(frame):
                 container.mux(packet)
@@ -180,10 +180,21 @@ def clip(times_ms: Sequence[int], size: int = 64) -> bytes:
     return buffer.getvalue()
 
 
+def _flash(width: int, height: int, number: int) -> Any:
+    """One colour, unlike the one before it everywhere."""
+    from PIL import Image
+
+    return Image.new("RGB", (width, height), (97 * number % 256, 151 * number % 256, 59 * number % 256))
+
+
 def _clips(media: str) -> Samples:
     return Samples(
         ordinary=(clip(range(0, 400, 40)), clip(range(0, 300, 50), 96)),
         extreme=(clip([0]), clip([0, 10, 500, 510])),
+        # slow enough that nothing is taken for motion
+        grow=lambda frames: clip(range(0, 2000 * frames, 2000), 2048, _flash),
+        start=256,
+        largest=4096,
         strict=True,
     )
 
