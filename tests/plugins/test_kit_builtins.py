@@ -42,4 +42,9 @@ class TestRegions(ModalityTests):
         return [full | {"shapes": [full["shapes"][0]] * 2}]
 
 
+class TestVideo(ModalityTests):
+    modality = "video"
+    settings = {"scale": 0.125, "max_patches": 64, "max_tokens": 64 * 256}  # noqa: RUF012
+
+
 pytestmark = pytest.mark.slow

@@ -43,6 +43,8 @@ def open_source(source: Source) -> tuple[BinaryIO, str]:
         held.seek(0)
         name = f"video of {len(source):,} bytes"
         return _filled(held, len(source), name), name
+    if not isinstance(source, (str, os.PathLike)):
+        raise DecodeError(f"a video is a {type(source).__name__}, expected a path or a file's bytes")
     path = Path(source)
     try:
         # a pipe would be waited for without end
