@@ -37,7 +37,7 @@ def attempt(action: Callable[[], ValueT], *, strict: bool = True) -> tuple[Value
             return action(), None
     except KeyboardInterrupt:
         raise
-    except BaseException as error:
+    except BaseException as error:  # see above
         return None, error
 
 

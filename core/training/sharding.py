@@ -78,7 +78,7 @@ def in_first_process(work: Callable[[], None], *, device: str | None) -> None:
     if state.is_main_process:
         try:
             work()
-        except Exception as error:
+        except Exception as error:  # whatever it is, the others wait to be told; raised again below
             failure = error
     failed = Team(rank=state.process_index, world=state.num_processes).max(
         torch.tensor(int(failure is not None), device=state.device)

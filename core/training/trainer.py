@@ -412,7 +412,7 @@ class Trainer(Saved):
             return [], None
         try:
             return [self._loader.next() for _ in range(self.config.batch.accumulate)], None
-        except Exception as error:
+        except Exception as error:  # whatever it is:
             # handed on and raised by all processes together: one that left alone would let the others wait for ever
             return [], error
 

@@ -113,7 +113,7 @@ class Video:
                 # threads of a library for matrices would take address space, and there are no matrices
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             )
-        except BaseException:
+        except BaseException:  # Ctrl-C too: descriptors are not left open
             self._release()
             raise
         finally:
@@ -129,7 +129,7 @@ class Video:
             self.head = Head(**{name: told[name] for name in Head.__dataclass_fields__})
             if not 0 < self.head.width * self.head.height <= self.limits.max_pixels:
                 raise DecodeError(f"{self.name}: frames of {self.head.width} x {self.head.height} are beyond the limit")
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the child is not left behind
             self.close()
             raise
 

@@ -62,7 +62,7 @@ class Reader:
             if self._first is None:
                 raise DecodeError(f"{name}: holds no frame that can be decoded")
             self.head = self._describe(self._first[0], length if declared is None else declared)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the container is not left open
             self._container.close()
             raise
 

@@ -62,7 +62,7 @@ def write_skeleton(name: str, *, kind: str = "modality", out: Path | None = None
         written = _write(beside, kind, values)
         beside.chmod(0o755)
         beside.rename(folder)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: nothing half-written is left
         shutil.rmtree(beside, ignore_errors=True)
         raise
     lines = [f"{folder / path}" for path in written]
