@@ -22,12 +22,13 @@ from watersmeet.pipelines.browser.render import Browser
 from watersmeet.pipelines.data.packages import PACKAGES, pages_of
 from watersmeet.pipelines.layout.propose import propose
 from watersmeet.pipelines.layout.regions import Regions
-from watersmeet.pipelines.models.local import LocalModel, find_local, load_local
+from watersmeet.pipelines.models.local import LocalModel, load_local
 from watersmeet.pipelines.score import PageFacts, facts_from_page, facts_from_picture, failed_scores
 from watersmeet.pipelines.screenshot_to_code import baselines
 from watersmeet.pipelines.screenshot_to_code.candidates import alternatives, judge_all, write_page
 from watersmeet.pipelines.screenshot_to_code.judge import PHONE_HEIGHT, PHONE_WIDTH, Judge, write_files
 from watersmeet.pipelines.screenshot_to_code.read import Screenshot
+from watersmeet.pipelines.task.kept import Kept, evenly, model_state
 
 VIEWS = ((1280, 757), (390, 844))
 
@@ -195,15 +196,7 @@ def validation_views(data: Path, limit: int | None = None) -> list[View]:
         raise UsageError(
             f"no validation pages below {data / 'packages'}; run `watersmeet data fetch --split val` first"
         )
-    return _part(views, limit)
-
-
-def _part(views: list[View], limit: int | None) -> list[View]:
-    """At most `limit` of the views, evenly taken."""
-    if limit is None or limit >= len(views):
-        return views
-    step = len(views) / limit
-    return [views[int(i * step)] for i in range(limit)]
+    return evenly(views, limit)
 
 
 def own_views(pages: Sequence[Path], limit: int | None = None) -> list[View]:
@@ -213,7 +206,7 @@ def own_views(pages: Sequence[Path], limit: int | None = None) -> list[View]:
         for page in pages
         for width, height in VIEWS
     ]
-    return _part(views, limit)
+    return evenly(views, limit)
 
 
 def run(
@@ -252,10 +245,11 @@ def run(
             if neighbours:
                 methods["nearest training page"] = by_neighbour(neighbours)
         bench = Bench(browser, first.encoders["regions"].read, regions or out_dir / "regions")
-        what = [*map(_state, models), *methods, *(view.name for view in views)]
-        kept = Kept(out_dir / "rows.jsonl", what=what)
+        what = [*map(model_state, models), *methods, *(view.name for view in views)]
+        kept = _kept(out_dir / "rows.jsonl", what)
+        done = {row.view for row in kept.rows}
         for number, view in enumerate(views, 1):
-            if view.name not in kept.views:
+            if view.name not in done:
                 lines: list[str] = []
                 kept.add(bench.run([view], methods, keep=out_dir / "pages", say=lines.append))
                 progress("; ".join(lines), number / len(views))
@@ -264,42 +258,9 @@ def run(
     return text
 
 
-def _state(model: str) -> str:
-    """A name that changes when the files of a model do."""
-    files = sorted((p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in find_local(model).iterdir() if p.is_file())
-    return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
-
-
-class Kept:
-    """Rows of a benchmark on disk, one a line behind a first line that says of what; rows of something else are replaced.
-
-    what: everything that a run has to have in common with the one that it goes on with.
-    """
-
-    def __init__(self, path: Path, what: Sequence[str]) -> None:
-        self.path = path
-        self.rows: list[Row] = []
-        head = json.dumps({"what": list(what)})
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        if lines[:1] == [head]:
-            for line in lines[1:]:
-                try:
-                    self.rows += [Row(**row) for row in json.loads(line)]
-                except ValueError:
-                    break  # the last line of a run that was killed
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{line}\n" for line in [head, *lines[1 : 1 + len(self.views)]]), encoding="utf-8")
-
-    @property
-    def views(self) -> set[str]:
-        """Names of the views that are done."""
-        return {row.view for row in self.rows}
-
-    def add(self, rows: Sequence[Row]) -> None:
-        """All rows of one view."""
-        self.rows += rows
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([{**vars(row), "scores": dict(row.scores)} for row in rows]) + "\n")
+def _kept(path: Path, what: Sequence[str]) -> Kept[Row]:
+    """The rows of earlier runs, one line a view."""
+    return Kept(path, what, read=lambda row: Row(**row), write=lambda row: {**vars(row), "scores": dict(row.scores)})
 
 
 def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:

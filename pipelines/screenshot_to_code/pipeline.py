@@ -25,7 +25,7 @@ from watersmeet.pipelines.screenshot_to_code.outcome import Outcome, write_outco
 from watersmeet.pipelines.screenshot_to_code.read import Screenshot, read_screenshot
 from watersmeet.pipelines.screenshot_to_code.server import ask_for_page
 from watersmeet.pipelines.screenshot_to_code.settings import Settings
-from watersmeet.pipelines.screenshot_to_code.staging import staged
+from watersmeet.pipelines.task.staging import staged
 from watersmeet.plugins.registry import get_registry
 from watersmeet.plugins.result import Result
 

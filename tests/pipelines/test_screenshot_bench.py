@@ -9,6 +9,7 @@ from watersmeet.__main__ import main
 from watersmeet.core.errors import RenderError
 from watersmeet.pipelines.browser.find import find_chromium
 from watersmeet.pipelines.screenshot_to_code import bench
+from watersmeet.pipelines.task.kept import model_state
 
 PAGE = "<!doctype html><body style='font:18px Arial;margin:30px'><h1>{0}</h1><p>Words about {0}</p><p>And some more of them</p>"
 
@@ -19,28 +20,28 @@ def row(view, method="model", look=0.5):
 
 def test_rows_are_kept_and_a_torn_line_is_measured_again(tmp_path):
     path = tmp_path / "rows.jsonl"
-    kept = bench.Kept(path, what=["a", "b"])
+    kept = bench._kept(path, ["a", "b"])
     kept.add([row("one"), row("one", "other", 0.25)])
     kept.add([row("two")])
-    again = bench.Kept(path, what=["a", "b"])
-    assert again.rows == kept.rows and again.views == {"one", "two"}
+    again = bench._kept(path, ["a", "b"])
+    assert again.rows == kept.rows and len(again.groups) == 2
     path.write_text(path.read_text()[:-20])
-    torn = bench.Kept(path, what=["a", "b"])
-    assert torn.views == {"one"} and torn.rows == kept.rows[:2]
+    torn = bench._kept(path, ["a", "b"])
+    assert torn.rows == kept.rows[:2]
     torn.add([row("two")])
-    assert bench.Kept(path, what=["a", "b"]).rows == kept.rows
+    assert bench._kept(path, ["a", "b"]).rows == kept.rows
     # rows of other models, methods or views are not mixed in
-    assert bench.Kept(path, what=["a", "c"]).rows == []
-    assert bench.Kept(path, what=["a", "b"]).rows == []
+    assert bench._kept(path, ["a", "c"]).rows == []
+    assert bench._kept(path, ["a", "b"]).rows == []
 
 
 def test_a_model_that_was_trained_again_is_another(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"old")
-    before = bench._state(str(tmp_path))
-    assert before == bench._state(str(tmp_path))
+    before = model_state(str(tmp_path))
+    assert before == model_state(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"newer")
-    assert bench._state(str(tmp_path)) != before
+    assert model_state(str(tmp_path)) != before
 
 
 @pytest.mark.parametrize("method", ["/model", "../../model", "..", "OCR, absolute"])

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from watersmeet.pipelines.screenshot_to_code.staging import OutputError, staged
+from watersmeet.pipelines.task.staging import OutputError, staged
 
 
 def test_results_appear_when_the_block_ends(tmp_path):
@@ -67,7 +67,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path):
 import resource, signal
 from pathlib import Path
 from watersmeet.core.errors import WatersmeetError
-from watersmeet.pipelines.screenshot_to_code.staging import staged
+from watersmeet.pipelines.task.staging import staged
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:

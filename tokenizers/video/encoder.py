@@ -175,6 +175,14 @@ class Encoder:
                 yield session.push(frame)
             yield session.close(video.end_us)
 
+    def frames(self, item: Source, wanted_us: Sequence[int] | None = None) -> Iterator[Frame]:
+        """Every decoded frame one by one, or for each of the rising times `wanted_us` the one that is shown then.
+
+        In constant memory: pixels [H, W, 3] are good until the next frame is asked for. Raises DecodeError for bad media.
+        """
+        with Video(item, self.limits) as video:
+            yield from video.frames(wanted_us)
+
     @staticmethod
     def frames_at(
         source: Source, times: Callable[[int], Sequence[int]], limits: Mapping[str, Any], *, most_bytes: int = 4 * 2**30
