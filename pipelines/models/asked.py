@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
@@ -11,6 +12,9 @@ from watersmeet.core.errors import UsageError
 from watersmeet.core.stream import Stream
 from watersmeet.pipelines.models.local import LocalModel
 from watersmeet.plugins.registry import get_registry
+
+if TYPE_CHECKING:
+    from watersmeet.pipelines.models.remote import Part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +35,16 @@ class AskedModel:
         return picture_modality(self.local) is not None
 
     def ask(self, prompt: str, picture: Image.Image, *, max_tokens: int | None = None) -> str:
-        """The text that the model answers to `prompt` about `picture`, which is left out for a model that does not see.
+        """The text that the model answers to `prompt` about `picture`; as `ask_parts`."""
+        return self.ask_parts([picture, prompt], max_tokens=max_tokens)
 
-        A call of a tool, or reasoning, is not part of it.
+    def ask_parts(
+        self, parts: Sequence[Part], *, max_tokens: int | None = None, schema: Mapping[str, Any] | None = None
+    ) -> str:
+        """The text that the model answers to texts and pictures in this order; a model that does not see gets the texts.
+
+        A call of a tool, or reasoning, is not part of it. schema: nothing holds the answer to it here, so it should stand
+        in the texts too.
         """
         from watersmeet.core.generate import generate
 
@@ -41,13 +52,18 @@ class AskedModel:
         chat = encoder.chat()
         reader = picture_modality(self.local)
         eyes = None if reader is None else self.local.encoders[reader]
-        parts: list[dict[str, Any]] = [{"type": "text", "text": prompt}]
-        if eyes is not None:
-            parts.insert(0, {"type": "image", "image": "picture", "size": list(picture.size)})
+        pictures: list[Image.Image] = []
+        content: list[dict[str, Any]] = []
+        for part in parts:
+            if isinstance(part, str):
+                content.append({"type": "text", "text": part})
+            elif eyes is not None:
+                content.append({"type": "image", "image": len(pictures), "size": list(part.size)})
+                pictures.append(part)
         spans, parser, ends = chat.prompt(
-            [{"role": "user", "content": parts}],
+            [{"role": "user", "content": content}],
             encoder,
-            None if eyes is None else lambda _: eyes.encode(picture),
+            None if eyes is None else lambda shown: eyes.encode(pictures[shown.source]),
         )
         [result] = generate(
             self.local.model,

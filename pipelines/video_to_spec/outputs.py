@@ -36,7 +36,7 @@ class Figure:
 def write_outputs(spec: Spec, frame_at: FrameAt, folder: Path) -> tuple[str, ...]:
     """Write all files into `folder`, which is there already; returns their names, the report first.
 
-    `frame_at` is asked once for each time that is needed, in rising order, so one pass over a video can answer.
+    `frame_at` is asked once for each of `wanted_times`, in this order, so one pass over a video can answer.
     """
     names = _write_frames(spec, frame_at, folder)
     write_spec(spec, folder / "spec.json")
@@ -44,6 +44,12 @@ def write_outputs(spec: Spec, frame_at: FrameAt, folder: Path) -> tuple[str, ...
     (folder / "flow.spec.ts").write_text(playwright_test(spec), encoding="utf-8")
     (folder / "report.html").write_text(report_page(spec, folder), encoding="utf-8")
     return ("report.html", "spec.md", "spec.json", "flow.spec.ts", *names)
+
+
+def wanted_times(spec: Spec) -> list[float]:
+    """The times in seconds whose frames are shown in what is written, rising."""
+    cited = {one.t_s for _, proof in spec.proofs() for one in proof}
+    return sorted(cited | {screen.first_seen_s for screen in spec.screens} | {step.start_s for step in spec.steps})
 
 
 def _write_frames(spec: Spec, frame_at: FrameAt, folder: Path) -> list[str]:
@@ -58,7 +64,7 @@ def _write_frames(spec: Spec, frame_at: FrameAt, folder: Path) -> list[str]:
             whole[one.t_s].add(frame_name(one.frame))
     for step in spec.steps:
         parts[step.start_s].append(step)
-    for t_s in sorted({*whole, *parts}):
+    for t_s in wanted_times(spec):
         picture = frame_at(t_s).convert("RGB")
         if whole[t_s]:
             small = picture.copy()

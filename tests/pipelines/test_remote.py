@@ -2,46 +2,12 @@
 
 import base64
 import io
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from PIL import Image
 
 from watersmeet.core.errors import RemoteError, UsageError
 from watersmeet.pipelines.models.remote import RemoteModel, code_block, parse_remote
-
-
-@pytest.fixture
-def serve():
-    """`serve(status, body)` starts a server that always answers so; returns its URL and the requests it got."""
-    servers = []
-
-    def start(status, body):
-        seen = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                length = int(self.headers["Content-Length"])
-                seen.append((self.path, json.loads(self.rfile.read(length))))
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(body if isinstance(body, bytes) else json.dumps(body).encode())
-
-            def log_message(self, *args):
-                pass
-
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/v1", seen
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
-
 
 PICTURE = Image.new("RGB", (4, 3), (10, 20, 30))
 
@@ -86,6 +52,24 @@ def test_a_silent_server_ends_at_the_time_limit():
         url = f"http://127.0.0.1:{quiet.getsockname()[1]}/v1"
         with pytest.raises(RemoteError, match="did not answer"):
             RemoteModel(name="m", url=url, timeout_s=0.3).ask("what?", PICTURE)
+
+
+def test_texts_and_pictures_keep_their_order_and_a_schema_is_sent_once_a_server_takes_it(serve):
+    good = {"choices": [{"message": {"content": "{}"}}]}
+    schema = {"type": "object"}
+    for refuses in (False, True):
+        url, seen = serve(
+            200, lambda body, refuses=refuses: (400 if refuses and "response_format" in body else 200, good)
+        )
+        model = RemoteModel(name="m", url=url)
+        assert model.ask_parts(["a", PICTURE, "b", PICTURE, "c"], max_tokens=9, schema=schema) == "{}"
+        bodies = [body for _, body in seen]
+        sent = bodies[0]["response_format"]
+        assert sent["type"] == "json_schema" and sent["json_schema"]["schema"] == schema and sent["json_schema"]["name"]
+        assert len(bodies) == 1 + refuses and ("response_format" in bodies[-1]) is not refuses
+        content = bodies[-1]["messages"][0]["content"]
+        assert [part.get("text", "picture") for part in content] == ["a", "picture", "b", "picture", "c"]
+        assert bodies[-1]["max_tokens"] == 9
 
 
 @pytest.mark.parametrize("spec", ["openai:", "openai:name", "openai:@http://x", "openai:name@ftp://x", "openai:n@"])
