@@ -62,6 +62,9 @@ def test_a_picture_is_shown_to_a_model_that_sees(folders, tmp_path):
     model.local.encoders["image"] = SimpleNamespace(encode=lambda item: shown.append(item) or encode(item))
     other = Image.new("RGB", (64, 40), "red")
     assert model.ask("Write", PICTURE) != model.ask("Write", other) and shown == [PICTURE, other]
+    shown.clear()
+    assert model.ask_parts(["Write", other, "and", PICTURE]) != model.ask_parts(["Write", PICTURE, "and", other])
+    assert shown == [other, PICTURE, PICTURE, other]
 
 
 def test_other_models_are_left_as_they_are():
