@@ -1,4 +1,4 @@
-"""`watersmeet run` and the benchmark of the same pipeline."""
+"""`watersmeet run` and the benchmarks of the built-in pipelines."""
 
 from __future__ import annotations
 
@@ -89,8 +89,7 @@ def bench_screenshots(
     from watersmeet.pipelines.browser.find import find_pages
     from watersmeet.pipelines.screenshot_to_code.bench import run
 
-    if len(set(models)) < len(models):
-        raise UsageError(f"--model names {max(models, key=models.count)} twice")
+    _each_once(models)
     with show_progress() as progress:
         text = run(
             models=models,
@@ -104,3 +103,28 @@ def bench_screenshots(
             regions=regions,
         )
     print(text)
+
+
+def bench_videos(
+    *, models: Sequence[str], data: Path, out: Path, limit: int | None, blank: bool, with_baseline: bool
+) -> None:
+    """Run the benchmark of video-to-spec and print its tables."""
+    from watersmeet.pipelines.video_to_spec.bench import run
+
+    _each_once(models)
+    with show_progress() as progress:
+        text = run(
+            models=models,
+            data=data,
+            out_dir=out,
+            limit=limit,
+            blank=blank,
+            with_baseline=with_baseline,
+            progress=progress,
+        )
+    print(text)
+
+
+def _each_once(models: Sequence[str]) -> None:
+    if len(set(models)) < len(models):
+        raise UsageError(f"--model names {max(models, key=models.count)} twice")

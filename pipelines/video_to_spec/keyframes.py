@@ -1,0 +1,108 @@
+"""The few frames of a recording that a large model is shown: what was there before each change, and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from watersmeet.core.geometry import Box
+from watersmeet.pipelines.video_to_spec.outputs import FrameAt
+
+if TYPE_CHECKING:
+    from watersmeet.pipelines.video_to_spec.watch.sight import Sight
+
+LONGEST_SIDE = 1024  # px of what is shown
+_MOST_BOXES, _MOST_TEXTS = 6, 60  # of one frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFrame:
+    """Frame number `frame`, shown from `time_us` on. changed: boxes that changed by then, in px of the picture. read: texts that
+    were read there first, and where."""
+
+    frame: int
+    time_us: int
+    changed: tuple[Box, ...] = ()
+    read: tuple[tuple[str, Box], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """Frames in order of time. left_out: how many changes, of all, are not among them."""
+
+    frames: tuple[KeyFrame, ...]
+    left_out: int
+    changes: int
+
+
+def choose(sight: Sight, most: int) -> Chosen:
+    """The first frame, and the frames before and after each change; at most `most`, for which changes are left out evenly."""
+    turns = list(sight.turns)
+    first = KeyFrame(frame=0, time_us=sight.times_us[0])
+    kept = len(turns)
+    while True:
+        found = {first.frame: first}
+        for turn in _part(turns, kept):
+            for one in _ends(turn.observed):
+                before = found.get(one.frame)
+                if before is None or (not before.changed and not before.read):
+                    found[one.frame] = one
+        if len(found) <= most or kept == 0:
+            frames = tuple(found[number] for number in sorted(found))
+            return Chosen(frames=frames, left_out=len(turns) - kept, changes=len(turns))
+        kept = min(kept - 1, max(0, (most - 1) // 2)) if kept > most else kept - 1
+
+
+def _part(turns: Sequence[Any], count: int) -> list[Any]:
+    return [turns[i * len(turns) // count] for i in range(count)]
+
+
+def _ends(observed: Any) -> Iterator[KeyFrame]:
+    """The first and the last moment of a change, each with what was seen there."""
+    moments = observed.moments
+    for number in dict.fromkeys((0, len(moments) - 1)):
+        yield KeyFrame(
+            frame=moments[number].frame,
+            time_us=moments[number].time_us,
+            changed=tuple(one.box for one in observed.boxes if one.moment == number)[:_MOST_BOXES],
+            read=tuple((one.text, one.box) for one in observed.texts if one.moment == number)[:_MOST_TEXTS],
+        )
+
+
+@contextmanager
+def frames_of(encoder: Any, path: Path, times_s: Sequence[float]) -> Iterator[FrameAt]:
+    """A function that gives the frames shown at `times_s` (rising), to be asked for each of them once and in this order.
+
+    encoder: of the modality `video`. One pass over the file; no more than one frame is held. Raises DecodeError.
+    """
+    found = encoder.frames(path, [round(t_s * 1e6) for t_s in times_s])
+
+    def frame_at(t_s: float) -> Image.Image:
+        return Image.fromarray(next(found).pixels.copy())
+
+    try:
+        yield frame_at
+    finally:
+        found.close()
+
+
+def shown_scale(width: int, height: int) -> float:
+    """px of what is shown for each px of the picture; no picture grows."""
+    return min(1.0, LONGEST_SIDE / max(width, height))
+
+
+def pictures(encoder: Any, path: Path, frames: Sequence[KeyFrame], scale: float) -> list[Image.Image]:
+    """The pictures of key frames, scaled. Raises DecodeError."""
+    times = [one.time_us / 1e6 for one in frames]
+    made: list[Image.Image] = []
+    with frames_of(encoder, path, times) as frame_at:
+        for t_s in times:
+            picture = frame_at(t_s)
+            size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+            made.append(picture if scale == 1.0 else picture.resize(size, Image.Resampling.LANCZOS))
+    return made
