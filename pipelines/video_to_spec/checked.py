@@ -38,11 +38,13 @@ ItemT = TypeVar("ItemT")
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """claims: how many steps, features, patterns and screens were made. invented: of those, how many were dropped because they
-    cite a time or a frame that there is not. dropped, mended: all that were dropped, and what was mended, by reason."""
+    """claims: how many steps, features, patterns and screens the model named. kept: of those, how many are in the specification.
+    invented: how many were dropped because they cite a time or a frame that there is not. dropped: all that was, questions too.
+    mended: how often something was."""
 
     spec: Spec
     claims: int
+    kept: int
     invented: int
     dropped: int
     mended: int
@@ -66,7 +68,7 @@ class _Check:
         self.answer, self.source, self.times_us, self.scale = answer, source, times_us, scale
         self.dropped: dict[str, list[str]] = defaultdict(list)
         self.mended: dict[str, list[str]] = defaultdict(list)
-        self.claims = 0
+        self.claims = self.kept = 0
         self.names: dict[str, str] = {}
 
     def run(self) -> Checked:
@@ -83,6 +85,7 @@ class _Check:
         return Checked(
             spec=spec,
             claims=self.claims,
+            kept=self.kept,
             invented=len(self.dropped[NO_FRAME]),
             dropped=sum(map(len, self.dropped.values())),
             mended=sum(map(len, self.mended.values())),
@@ -95,8 +98,9 @@ class _Check:
         if not isinstance(found, list):
             self.dropped[NO_FORM].append(field)
             return
+        is_claim = field != "open_questions"
         for i, item in enumerate(found):
-            self.claims += field != "open_questions"
+            self.claims += is_claim
             try:
                 if i >= MOST[field]:
                     raise _Drop(TOO_MANY)
@@ -104,6 +108,7 @@ class _Check:
             except _Drop as reason:
                 self.dropped[str(reason)].append(f"{field}[{i}]")
                 continue
+            self.kept += is_claim
             yield made
 
     # ---- elements ------------------------------------------------------------------------------------------------

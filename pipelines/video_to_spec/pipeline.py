@@ -100,7 +100,7 @@ class VideoToSpec:
                 key_frames=self.settings.key_frames,
                 max_tokens=self.settings.max_answer,
             )
-            names = ("claims", "invented", "dropped", "mended")
+            names = ("claims", "kept", "invented", "dropped", "mended")
             claims = {name: getattr(found, name) for name in names}
             return _Said(spec=found.spec, warnings=found.warnings, claims=claims)
         answer = ask_steps(model, sight, max_tokens=self.settings.max_tokens, progress=progress)
@@ -152,11 +152,11 @@ def _same_recording(truth: Truth, sight: Sight, name: str) -> None:
 
 
 def _scores(said: _Said, truth: Truth | None) -> dict[str, float | None]:
-    """Of a model that may make up evidence, the share of its claims that has some; against the truth, how near it comes."""
+    """Of a model that may make up evidence, the share of its claims that were kept; against the truth, how near it comes."""
     scores: dict[str, float | None] = {}
     if said.claims:
         made = said.claims["claims"]
-        scores["proven"] = (made - said.claims["invented"]) / made if made else None
+        scores["proven"] = said.claims["kept"] / made if made else None
     if truth is not None:
         found = asdict(scores_of(count(said.spec, truth)))
         del found["unproven"]
