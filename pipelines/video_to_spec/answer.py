@@ -25,9 +25,9 @@ def find_object(answer: str) -> tuple[dict[str, Any], bool] | None:
                 return one, False
     begin = re.search(r"\{\s*\"", text)
     completed = None if begin is None else _completed(text[begin.start() :])
-    found = None if completed is None else next(_objects(completed), None)
-    if found is not None and any(name in found for name in FIELDS):
-        return found, True
+    mended = None if completed is None else next(_objects(completed), None)
+    if mended is not None and any(name in mended for name in FIELDS):
+        return mended, True
     return None
 
 

@@ -82,6 +82,7 @@ def run(
     what = [*models, *map(model_state, models), state_of([*videos, *truths]), f"blank {blank} naive {with_baseline}"]
     kept = Kept(out_dir / "rows.jsonl", what, read=Row.of, write=asdict)
     done = {row.recording for row in kept.rows}
+    readers = with_baseline + len(models) * (1 + blank)
     for number, path in enumerate(videos):
         if path.stem in done:
             continue
@@ -89,7 +90,7 @@ def run(
         rows = []
         for reader, spent, work in _readers(path, truth, loaded, blank, with_baseline):
             rows.append(_row(path, truth, reader, spent, work, out_dir / "specs"))
-            progress(f"{path.stem}: {reader} {_short(rows[-1])}", (number + len(rows) / 9) / len(videos))
+            progress(f"{path.stem}: {reader} {_short(rows[-1])}", (number + len(rows) / readers) / len(videos))
         kept.add(rows)
     text = markdown(kept.rows)
     (out_dir / "table.md").write_text(text, encoding="utf-8")
