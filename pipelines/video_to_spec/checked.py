@@ -26,6 +26,7 @@ from watersmeet.pipelines.video_to_spec.spec import (
 
 MOST = {"screens": 200, "steps": 1000, "features": 200, "patterns": 200, "open_questions": 100}
 LONGEST = 2000  # characters of a text
+MOST_PROOF = 12  # frames for one claim
 NO_FRAME = "cite a time or a frame that the recording does not have"
 NO_EVIDENCE = "are without evidence"
 NO_FORM = "are not of the form that was asked for"
@@ -159,7 +160,7 @@ class _Check:
             raise _Drop(NO_FORM)
         if not 0 <= start_s <= self.source.duration_s:
             raise _Drop(NO_FRAME)
-        evidence = self._proof(fields.get("evidence"))
+        evidence = self._proof(place, fields.get("evidence"))
         confidence = _number(fields.get("confidence"))
         if confidence is None or not 0 <= confidence <= 1:
             self.mended[f"a confidence that is none was taken as {_UNSURE}"].append(place)
@@ -182,7 +183,7 @@ class _Check:
         name, description = _text(fields.get("name")), _text(fields.get("description"))
         if name is None or description is None:
             raise _Drop(NO_FORM)
-        return Claim(name=name, description=description, evidence=self._proof(fields.get("evidence")))
+        return Claim(name=name, description=description, evidence=self._proof(place, fields.get("evidence")))
 
     def _question(self, place: str, item: Any) -> str:
         text = _text(item)
@@ -192,7 +193,7 @@ class _Check:
 
     # ---- times and frames ----------------------------------------------------------------------------------------
 
-    def _proof(self, found: Any) -> tuple[Evidence, ...]:
+    def _proof(self, place: str, found: Any) -> tuple[Evidence, ...]:
         """All that is cited. Raises _Drop where one piece of it does not exist."""
         if not isinstance(found, list) or not found:
             raise _Drop(NO_EVIDENCE)
@@ -205,7 +206,10 @@ class _Check:
             if not is_shown(Evidence(t_s=t_s, frame=frame), self.times_us):
                 raise _Drop(NO_FRAME)
             proof.append(Evidence(t_s=self.times_us[frame] / 1e6, frame=frame))
-        return tuple(dict.fromkeys(proof))
+        proof = list(dict.fromkeys(proof))
+        if len(proof) > MOST_PROOF:
+            self.mended[f"of the frames for one claim the first {MOST_PROOF} were taken"].append(place)
+        return tuple(proof[:MOST_PROOF])
 
     def _frame_time(self, value: Any) -> float:
         """The time of the frame that is shown from there on. Raises _Drop if there is none."""

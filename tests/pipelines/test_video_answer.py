@@ -155,6 +155,8 @@ def test_what_is_said_twice_or_without_end_is_bounded(monkeypatch):
     found = read(GOOD | {"screens": twice, "steps": [step(10, target="x" * 10_000)] * 5})
     assert len(found.spec.steps) == 3 and len(found.spec.screens) == 2 and found.dropped == 3
     assert len(found.spec.steps[0].target) == module.LONGEST
+    found = read(GOOD | {"steps": [step(10, evidence=[cite(i) for i in range(10, 60)] * 2)]})
+    assert [one.frame for one in found.spec.steps[0].evidence] == list(range(10, 10 + module.MOST_PROOF))
 
 
 @pytest.mark.parametrize("answer", [{"steps": []}, {"steps": None, "screens": {}}, {"screens": [[], 1, "x", None]}])
