@@ -14,7 +14,8 @@ from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.outputs import FrameAt
 
 if TYPE_CHECKING:
-    from watersmeet.pipelines.video_to_spec.watch.sight import Sight
+    from watersmeet.pipelines.video_to_spec.watch.page import Line
+    from watersmeet.pipelines.video_to_spec.watch.sight import Sight, Turn
 
 LONGEST_SIDE = 1024  # px of what is shown
 _MOST_BOXES, _MOST_TEXTS = 6, 60  # of one frame
@@ -23,7 +24,7 @@ _MOST_BOXES, _MOST_TEXTS = 6, 60  # of one frame
 @dataclass(frozen=True, kw_only=True)
 class KeyFrame:
     """Frame number `frame`, shown from `time_us` on. changed: boxes that changed by then, in px of the picture. read: texts that
-    were read there first, and where."""
+    were read there, where a change was or came, and their boxes."""
 
     frame: int
     time_us: int
@@ -43,35 +44,39 @@ class Chosen:
 def choose(sight: Sight, most: int) -> Chosen:
     """The first frame, and the frames before and after each change; at most `most`, for which changes are left out evenly."""
     turns = list(sight.turns)
-    first = KeyFrame(frame=0, time_us=sight.times_us[0])
     kept = len(turns)
     while True:
-        found = {first.frame: first}
+        found = {0: KeyFrame(frame=0, time_us=sight.times_us[0])}
         for turn in _part(turns, kept):
-            for one in _ends(turn.observed):
-                before = found.get(one.frame)
-                if before is None or (not before.changed and not before.read):
+            for one in _ends(turn, sight.times_us):
+                known = found.get(one.frame)
+                if known is None or not (known.changed or known.read):
                     found[one.frame] = one
         if len(found) <= most or kept == 0:
             frames = tuple(found[number] for number in sorted(found))
             return Chosen(frames=frames, left_out=len(turns) - kept, changes=len(turns))
-        kept = min(kept - 1, max(0, (most - 1) // 2)) if kept > most else kept - 1
+        # each change has an end of its own
+        kept = min(kept - 1, most)
 
 
-def _part(turns: Sequence[Any], count: int) -> list[Any]:
+def _part(turns: Sequence[Turn], count: int) -> list[Turn]:
     return [turns[i * len(turns) // count] for i in range(count)]
 
 
-def _ends(observed: Any) -> Iterator[KeyFrame]:
-    """The first and the last moment of a change, each with what was seen there."""
-    moments = observed.moments
-    for number in dict.fromkeys((0, len(moments) - 1)):
-        yield KeyFrame(
-            frame=moments[number].frame,
-            time_us=moments[number].time_us,
-            changed=tuple(one.box for one in observed.boxes if one.moment == number)[:_MOST_BOXES],
-            read=tuple((one.text, one.box) for one in observed.texts if one.moment == number)[:_MOST_TEXTS],
-        )
+def _ends(turn: Turn, times_us: Sequence[int]) -> Iterator[KeyFrame]:
+    """The frame at the press and the one at the end, each with what was read there."""
+    # press, first change and end; what follows are moments of other changes
+    numbers = sorted({moment.frame for moment in turn.observed.moments[:3]})
+    before, after = numbers[0], numbers[-1]
+    if before < after:
+        yield KeyFrame(frame=before, time_us=times_us[before], read=_read((*turn.under, *turn.before)))
+    yield KeyFrame(
+        frame=after, time_us=times_us[after], changed=tuple(turn.areas[:_MOST_BOXES]), read=_read(turn.after)
+    )
+
+
+def _read(lines: Sequence[Line]) -> tuple[tuple[str, Box], ...]:
+    return tuple(dict.fromkeys((line.text, line.box) for line in lines))[:_MOST_TEXTS]
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def _line(frame: KeyFrame, scale: float, *, read: bool) -> str:
         line += "; changed since the frame above: " + ", ".join(_edges(box, scale) for box in frame.changed)
     if read:
         texts = ", ".join(f"{json.dumps(text, ensure_ascii=False)} {_edges(box, scale)}" for text, box in frame.read)
-        line += f"; it cannot be shown to you, but this was read first there: {texts or 'nothing'}"
+        line += f"; it cannot be shown to you, but this was read of what changes: {texts or 'nothing'}"
     return line
 
 
