@@ -135,8 +135,9 @@ def _of_model(path: Path, name: str, model: LocalModel, blank: bool) -> Iterator
 
 def naive(path: Path, truth: Truth) -> Spec:
     """What differences of one frame a second say. Raises DecodeError."""
-    frames = get_registry().encoder("video", {}).frames(path)
-    return difference_baseline(one_a_second((frame.time_us, frame.pixels) for frame in frames), truth.spec.source)
+    with get_registry().encoder("video", {}).video(path) as video:
+        frames = ((frame.time_us, frame.pixels) for frame in video.frames())
+        return difference_baseline(one_a_second(frames), truth.spec.source)
 
 
 def _row(path: Path, truth: Truth, reader: str, spent: float, work: Callable[[], Spec], specs: Path) -> Row:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from watersmeet.core.geometry import Box
+from watersmeet.pipelines.video_to_spec.observed import END, PRESS
 from watersmeet.pipelines.video_to_spec.outputs import FrameAt
 
 if TYPE_CHECKING:
@@ -85,15 +86,13 @@ def frames_of(encoder: Any, path: Path, times_s: Sequence[float]) -> Iterator[Fr
 
     encoder: of the modality `video`. One pass over the file; no more than one frame is held. Raises DecodeError.
     """
-    found = encoder.frames(path, [round(t_s * 1e6) for t_s in times_s])
+    with encoder.video(path) as video:
+        found = video.frames([round(t_s * 1e6) for t_s in times_s])
 
-    def frame_at(t_s: float) -> Image.Image:
-        return Image.fromarray(next(found).pixels.copy())
+        def frame_at(t_s: float) -> Image.Image:
+            return Image.fromarray(next(found).pixels.copy())
 
-    try:
         yield frame_at
-    finally:
-        found.close()
 
 
 def shown_scale(width: int, height: int) -> float:

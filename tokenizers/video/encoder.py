@@ -170,18 +170,14 @@ class Encoder:
     def stream(self, item: Source) -> Iterator[list[Span]]:
         """The same piece by piece, in constant memory however long the video is."""
         session = self.open()
-        with Video(item, self.limits) as video:
+        with self.video(item) as video:
             for frame in video.frames():
                 yield session.push(frame)
             yield session.close(video.end_us)
 
-    def frames(self, item: Source, wanted_us: Sequence[int] | None = None) -> Iterator[Frame]:
-        """Every decoded frame one by one, or for each of the rising times `wanted_us` the one that is shown then.
-
-        In constant memory: pixels [H, W, 3] are good until the next frame is asked for. Raises DecodeError for bad media.
-        """
-        with Video(item, self.limits) as video:
-            yield from video.frames(wanted_us)
+    def video(self, item: Source) -> Video:
+        """The file, opened within the limits of the settings; a context manager with frames one by one."""
+        return Video(item, self.limits)
 
     @staticmethod
     def frames_at(
