@@ -66,9 +66,9 @@ def _part(turns: Sequence[Turn], count: int) -> list[Turn]:
 
 def _ends(turn: Turn, times_us: Sequence[int]) -> Iterator[KeyFrame]:
     """The frame at the press and the one at the end, each with what was read there."""
-    # press, first change and end; what follows are moments of other changes
-    numbers = sorted({moment.frame for moment in turn.observed.moments[:3]})
-    before, after = numbers[0], numbers[-1]
+    moments = turn.observed.moments
+    # the turn of the first frame has one moment
+    before, after = moments[PRESS].frame, moments[min(END, len(moments) - 1)].frame
     if before < after:
         yield KeyFrame(frame=before, time_us=times_us[before], read=_read((*turn.under, *turn.before)))
     yield KeyFrame(
