@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from PIL import Image
 
@@ -17,6 +17,8 @@ from watersmeet.pipelines.video_to_spec.outputs import FrameAt
 if TYPE_CHECKING:
     from watersmeet.pipelines.video_to_spec.watch.page import Line
     from watersmeet.pipelines.video_to_spec.watch.sight import Sight, Turn
+
+ItemT = TypeVar("ItemT")
 
 LONGEST_SIDE = 1024  # px of what is shown
 _MOST_BOXES, _MOST_TEXTS = 6, 60  # of one frame
@@ -43,37 +45,48 @@ class Chosen:
 
 
 def choose(sight: Sight, most: int) -> Chosen:
-    """The first frame, and the frames before and after each change; at most `most`, for which changes are left out evenly."""
-    turns = list(sight.turns)
-    kept = len(turns)
-    while True:
-        found = {0: KeyFrame(frame=0, time_us=sight.times_us[0])}
-        for turn in _part(turns, kept):
-            for one in _ends(turn, sight.times_us):
-                known = found.get(one.frame)
-                if known is None or not (known.changed or known.read):
-                    found[one.frame] = one
-        if len(found) <= most or kept == 0:
-            frames = tuple(found[number] for number in sorted(found))
-            return Chosen(frames=frames, left_out=len(turns) - kept, changes=len(turns))
-        # each change has an end of its own
-        kept = min(kept - 1, most)
+    """The first frame, the frame at the end of each change and, as far as there is room, the one before it; at most `most`.
+
+    Where even the ends are too many, changes are left out evenly.
+    """
+    turns, times_us = sight.turns, sight.times_us
+    chosen = list(turns)
+    while len({0, *map(_after, chosen)}) > most:
+        chosen = _part(turns, min(len(chosen) - 1, most))
+    found = {0: KeyFrame(frame=0, time_us=times_us[0])}
+    for turn in chosen:
+        number = _after(turn)
+        # the first frame differs from none
+        changed = turn.areas[:_MOST_BOXES] if number else ()
+        _add(found, KeyFrame(frame=number, time_us=times_us[number], changed=tuple(changed), read=_read(turn.after)))
+    before = {_before(turn): turn for turn in chosen}
+    missing = sorted(set(before) - set(found))
+    shown = {*found, *_part(missing, min(len(missing), most - len(found)))}
+    for number in sorted(shown & set(before)):
+        read = _read((*before[number].under, *before[number].before))
+        _add(found, KeyFrame(frame=number, time_us=times_us[number], read=read))
+    frames = tuple(found[number] for number in sorted(found))
+    return Chosen(frames=frames, left_out=len(turns) - len(chosen), changes=len(turns))
 
 
-def _part(turns: Sequence[Turn], count: int) -> list[Turn]:
-    return [turns[i * len(turns) // count] for i in range(count)]
+def _part(items: Sequence[ItemT], count: int) -> list[ItemT]:
+    return [items[i * len(items) // count] for i in range(count)]
 
 
-def _ends(turn: Turn, times_us: Sequence[int]) -> Iterator[KeyFrame]:
-    """The frame at the press and the one at the end, each with what was read there."""
+def _before(turn: Turn) -> int:
+    return turn.observed.moments[PRESS].frame
+
+
+def _after(turn: Turn) -> int:
     moments = turn.observed.moments
-    # the turn of the first frame has one moment
-    before, after = moments[PRESS].frame, moments[min(END, len(moments) - 1)].frame
-    if before < after:
-        yield KeyFrame(frame=before, time_us=times_us[before], read=_read((*turn.under, *turn.before)))
-    yield KeyFrame(
-        frame=after, time_us=times_us[after], changed=tuple(turn.areas[:_MOST_BOXES]), read=_read(turn.after)
-    )
+    return moments[min(END, len(moments) - 1)].frame  # the turn of the first frame has one moment
+
+
+def _add(found: dict[int, KeyFrame], one: KeyFrame) -> None:
+    """A frame may be the end of one change and the one before another."""
+    known = found.get(one.frame, one)
+    read = tuple(dict.fromkeys((*known.read, *one.read)))[:_MOST_TEXTS]
+    found[one.frame] = replace(known, changed=known.changed or one.changed, read=read)
 
 
 def _read(lines: Sequence[Line]) -> tuple[tuple[str, Box], ...]:
