@@ -17,12 +17,13 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from watersmeet.core.errors import ConfigError
+from watersmeet.pipelines.data.pointer import Style, draw_pointer, draw_ripple
 
 Place = tuple[int, int]
 Draw = Callable[[Image.Image, float], None]
 """Draws onto the frame, given the seconds since its layer appeared."""
 
-_ARROW = ((0, 0), (0, 17), (4, 13), (7, 19), (10, 18), (7, 12), (12, 12))
+RIPPLE_S = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ class Event:
 class Recording:
     """A recording in the making. size: (width, height). rate: frames a second.
 
-    The cursor moves along `path`, whose points are (time, x, y), with ease, and is hidden while that is empty.
+    The cursor moves along `path`, whose points are (time, x, y), with ease, and is hidden while that is empty. From each
+    time in `forms` on it has that form of `pointer.KINDS`; `presses` are when it presses.
     """
 
     size: tuple[int, int] = (1280, 720)
@@ -57,6 +59,9 @@ class Recording:
     layers: list[Layer] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     path: list[tuple[float, int, int]] = field(default_factory=list)
+    pointer: Style = field(default_factory=Style)
+    forms: list[tuple[float, str]] = field(default_factory=list)
+    presses: list[float] = field(default_factory=list)
 
     def show(self, start: float, end: float, draw: Draw | Image.Image, place: Place = (0, 0)) -> None:
         """Add a layer: a picture at `place`, or a function that draws."""
@@ -184,9 +189,16 @@ class Recording:
                 layer.draw(picture, time - layer.start)
         tip = self.cursor_at(time)
         if tip is not None:
-            arrow = [(tip[0] + x, tip[1] + y) for x, y in _ARROW]
-            ImageDraw.Draw(picture).polygon(arrow, fill="black", outline="white")
+            self._draw_pointer(picture, tip, time)
         return picture
+
+    def _draw_pointer(self, picture: Image.Image, tip: Place, time: float) -> None:
+        kind = next((kind for start, kind in reversed(self.forms) if start <= time), "arrow")
+        if self.pointer.ripple:
+            pressed = next((start for start in reversed(self.presses) if start <= time), None)
+            if pressed is not None and time - pressed < RIPPLE_S:
+                draw_ripple(picture, tip, time - pressed, RIPPLE_S)
+        draw_pointer(picture, tip, kind, self.pointer)
 
     def frames(self, seconds: float | None = None) -> Iterator[tuple[int, Image.Image]]:
         """(time in microseconds, picture) of all frames."""

@@ -168,13 +168,17 @@ class Director:
 
     # ------------------------------------------------------------------ acts
 
-    def _travel(self, place: tuple[int, int], lasting: float | None = None) -> None:
+    def _travel(self, thing: Thing, lasting: float | None = None) -> None:
+        place = thing.center
         if place == self._at:
             return
         lasting = self.rng.uniform(*self.pace.travel) if lasting is None else lasting
         self.wait(self.now + lasting)
         if self.cursor:
             self.recording.move(self.now, *place, lasting=lasting)
+            if self.recording.pointer.changes:
+                left = self.now - lasting / 2
+                self.recording.forms += [(left, "arrow"), (self.now, "beam" if thing.kind == "field" else "hand")]
         self._at = place
         self.stage.page.mouse.move(*place)
         self._shoot()
@@ -184,10 +188,11 @@ class Director:
 
         hurry: without a rest before. brief: the next act follows at once, so nothing is waited for but the first reaction.
         """
-        self._travel(thing.center, 0.14 if hurry else None)
+        self._travel(thing, 0.14 if hurry else None)
         self.rest(0.06 if hurry else self.rng.uniform(*self.pace.rest))
         self._drop_caret()
         start, came_from = self.now, self.screen
+        self.recording.presses.append(start)
         self.stage.page.mouse.down()
         leaves = thing.kind == "go" and bool(thing.href) and not thing.href.startswith("#")
         self.wait(start + self.rng.uniform(*self.pace.reaction))
@@ -209,7 +214,7 @@ class Director:
         self.stage.page.mouse.move(*self._at)
         changed, end = self._shoot(), self.now
         for ms in (100, 150, 250, 500, 2000):
-            self.stage.page.clock.run_for(ms)
+            self.stage.run(ms)
             self.wait(self.now + min(ms, 300) / 1000)
             if self._shoot():
                 self.variations.add("moves by itself")
@@ -260,10 +265,11 @@ class Director:
 
     def type_into(self, thing: Thing, text: str, how: str) -> None:
         """Click into a field and type; `how`: "fill" an empty one, "replace" what stands there, or "append" to it."""
-        self._travel(thing.center)
+        self._travel(thing)
         self.rest(self.rng.uniform(*self.pace.rest))
         self._drop_caret()
         start, came_from = self.now, self.screen
+        self.recording.presses.append(start)
         clicks = 3 if how == "replace" else 1
         self.wait(start + self.rng.uniform(*self.pace.reaction))
         self.stage.page.mouse.click(*thing.center, click_count=clicks)
@@ -312,7 +318,7 @@ class Director:
     def hover(self, thing: Thing) -> bool:
         """Bring the pointer to rest on something; False, and nothing written down, if nothing is shown."""
         open_before = set(self._open)
-        self._travel(thing.center)
+        self._travel(thing)
         start = self.now
         if set(self._open) <= open_before:
             return False

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from PIL import Image, ImageChops, ImageColor, ImageDraw
 
 Rect = tuple[int, int, int, int]
 BLINK_S = 0.53  # the usual half period of a caret
+_STEP, _FEW = 36, 24  # of 255, and px that change by more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +20,12 @@ class Paint:
     time: float
     picture: Image.Image
     place: tuple[int, int]
+
+
+def visible(before: Image.Image, after: Image.Image) -> bool:
+    """Whether two pictures of one size differ so that a recording, which a codec has passed through, still shows it."""
+    step = np.abs(np.asarray(before.convert("RGB"), dtype=np.int16) - np.asarray(after.convert("RGB"), dtype=np.int16))
+    return int((step.max(axis=2) > _STEP).sum()) >= _FEW
 
 
 class Film:
@@ -37,14 +45,15 @@ class Film:
         return box and (box[0] + place[0], box[1] + place[1], box[2] + place[0], box[3] + place[1])
 
     def paint(self, time: float, picture: Image.Image, place: tuple[int, int] = (0, 0)) -> Rect | None:
-        """Add a paint; returns the box that changes, None if nothing does."""
+        """Add a paint; returns the box that changes, None if nothing does that an eye would see."""
         box = self.difference(picture, place)
         if box is None:
             return None
         part = picture.crop((box[0] - place[0], box[1] - place[1], box[2] - place[0], box[3] - place[1]))
+        seen = visible(self.canvas.crop(box), part)
         self.canvas.paste(part, box[:2])
         self.paints.append(Paint(time=max(time, self.paints[-1].time), picture=part, place=box[:2]))
-        return box
+        return box if seen else None
 
     def fade(self, time: float, picture: Image.Image, lasting: float, rate: int) -> Rect | None:
         """Change over `lasting` seconds, frame by frame, done at `time` + `lasting`."""
@@ -56,7 +65,7 @@ class Film:
         for k in range(1, count):
             self.paint(time + k / rate, Image.blend(before, after, k / count), box[:2])
         self.paint(time + lasting, after, box[:2])
-        return box
+        return box if visible(before, after) else None
 
     def draw(self, frame: Image.Image, time: float) -> None:
         """Draw the canvas as it is at `time`."""

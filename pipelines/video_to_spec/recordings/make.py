@@ -15,6 +15,7 @@ from watersmeet.core.errors import ConfigError, RenderError
 from watersmeet.pipelines.browser.render import Browser
 from watersmeet.pipelines.data.generator.words import Words
 from watersmeet.pipelines.data.packages import PACKAGES, Package, pages_of
+from watersmeet.pipelines.data.pointer import drawn_style
 from watersmeet.pipelines.data.recording import Recording, write_video
 from watersmeet.pipelines.video_to_spec.recordings.app import app_page
 from watersmeet.pipelines.video_to_spec.recordings.director import Act, Director, Pace, without_pointer
@@ -86,7 +87,8 @@ def make(seed: int, split: str, packages: Path, browser: Browser, out: Path, *, 
     """
     wish = wishes(seed, split, seconds)
     rng = random.Random(f"recording {split} {seed}")
-    recording = Recording(size=wish.size, rate=wish.rate)
+    style = drawn_style(random.Random(f"pointer {split} {seed}"))
+    recording = Recording(size=wish.size, rate=wish.rate, pointer=style)
     app = app_page(seed, packages, wish.size[0]) if wish.package == "generated" else None
     paths = _paths(wish.package, packages)
     first = rng.choice(paths)

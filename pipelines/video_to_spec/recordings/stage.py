@@ -6,7 +6,7 @@ import json
 import mimetypes
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,13 +82,21 @@ class Stage:
         self.page.wait_for_load_state("load")
         self.page.add_style_tag(content=_STILL)
         self.page.evaluate("() => document.fonts.ready.then(() => 0)")
-        self.page.clock.run_for(settle_ms)
+        self.run(settle_ms)
         self.own_time = self.ask("own()")
         if self.dress is not None and not self.own_time:
             self.page.add_style_tag(content=CSS + _COLOURS)
             self.page.add_script_tag(content=source_of("app.js"))
             # the same page is dressed the same way whenever it is come to
             self.page.evaluate(source_of("dress.js"), asdict(self.dress))
+
+    def run(self, ms: int) -> None:
+        """Run the clock that the page's own timers follow."""
+        from playwright.sync_api import Error
+
+        # a timer of the page that fails is the page's affair, as it would be in any browser
+        with suppress(Error):
+            self.page.clock.run_for(ms)
 
     def ask(self, call: str) -> Any:
         """The value of one call of the functions of `things.js`, e.g. `screen()`."""
@@ -119,7 +127,7 @@ class Stage:
     def _run_clock(self) -> None:
         # timers of other people's pages run before they can be seen, not at every step, since each call takes a while
         if not self.own_time and self._owed_ms >= 1:
-            self.page.clock.run_for(round(self._owed_ms))
+            self.run(round(self._owed_ms))
         self._owed_ms = 0.0
 
     def pass_time(self, ms: float) -> None:

@@ -1,7 +1,9 @@
 // What can be acted on in a page and how it reads, for the director of a recording. One expression: an object of functions.
 (() => {
   const ICONS = "[class*=material-icons],[class*=material-symbols],.sr-only,.visually-hidden,script,style,svg,[data-clock],[data-countdown]";
-  const clean = (text) => text.replace(/\s+/g, " ").trim();
+  // signs that are pictures (arrows, shapes, dingbats, emoji, icon fonts) are icons and not text; so is what has no letter or digit
+  const SIGNS = /[\u2190-\u21ff\u2300-\u23ff\u2500-\u27bf\u2b00-\u2bff\ue000-\uf8ff\u{1f000}-\u{1faff}\ufe0f]/gu;
+  const clean = (text) => { const words = text.replace(SIGNS, " ").replace(/\s+/g, " ").trim(); return /[\p{L}\p{N}]/u.test(words) ? words : ""; };
   const boxOf = (el) => { const r = el.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
 
   // text as it is seen: letter case of the style, nothing of icon fonts, of clocks, nothing hidden
