@@ -18,7 +18,8 @@ def _box(bounds: Sequence[float]) -> dict[str, float]:
     return {name: float(value) for name, value in zip(("x0", "y0", "x1", "y1"), bounds, strict=True)}
 
 
-def _text_record(box: Box, text: str, confidence: float, look: TextLook) -> dict[str, Any]:
+def text_record(box: Box, text: str, confidence: float, look: TextLook) -> dict[str, Any]:
+    """The plain form of one text."""
     return {
         "box": _box(box),
         "text": text,
@@ -94,7 +95,7 @@ def describe(
         "width": int(width),
         "height": int(height),
         "background": list(background),
-        "texts": [_text_record(*item, look) for item, look in zip(kept, looks, strict=True)],
+        "texts": [text_record(*item, look) for item, look in zip(kept, looks, strict=True)],
         "shapes": [_shape_record(shape) for shape in sorted(shapes, key=lambda s: (s.bounds, s.kind))],
     }
     return sort_regions(regions)

@@ -60,7 +60,7 @@ class Encoder:
     """Encodes the plain form of a `Regions` record, or a picture, which is read first (text recognition: seconds).
 
     settings: see `DEFAULTS`. There are no files. The measuring functions of this room are attributes, so that a
-    pipeline can use them through the registry: `describe`, `read`, `find_shapes`, `measure_text`, `measure_texts`,
+    pipeline can use them through the registry: `describe`, `read`, `read_texts`, `find_shapes`, `measure_text`, `measure_texts`,
     `measure_box`, `ink_of`.
     """
 
@@ -113,6 +113,13 @@ class Encoder:
         from watersmeet.tokenizers.regions.read import read
 
         return read(image)
+
+    @staticmethod
+    def read_texts(image: Any) -> list[dict[str, Any]]:
+        """The texts alone of a part of a picture, as records of `read`, in no certain order; boxes around the ink."""
+        from watersmeet.tokenizers.regions.read import read_texts
+
+        return read_texts(image)
 
     def encode(self, item: Mapping[str, Any] | Image.Image) -> list[Span]:
         """One span: data [n, F] int64 (see `features`), coords [n, 4] int64 (x0, y0, x1, y1 px), in reading order.

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from watersmeet.tokenizers.regions.describe import describe
+from watersmeet.tokenizers.regions.describe import describe, text_record
 from watersmeet.tokenizers.regions.fonts import extent
-from watersmeet.tokenizers.regions.glyphs import measure_text
+from watersmeet.tokenizers.regions.glyphs import measure_text, measure_texts
 from watersmeet.tokenizers.regions.ocr import Line, read_lines
 from watersmeet.tokenizers.regions.shapes import as_array, find_shapes
 
@@ -37,3 +37,11 @@ def read(image: Image.Image | NDArray[np.uint8]) -> dict[str, Any]:
     frames = [s.bounds for s in shapes if s.kind in ("fill", "outline")]
     texts = [(line_box(array, line), line.text, line.confidence) for line in read_lines(array, frames)]
     return describe(array, texts)
+
+
+def read_texts(image: Image.Image | NDArray[np.uint8]) -> list[dict[str, Any]]:
+    """Records of the texts of a picture, with boxes around their ink; quicker than `read`, which looks for shapes too."""
+    array = as_array(image)
+    lines = read_lines(array, [])
+    looks = measure_texts(array, [(line.box, line.text) for line in lines])
+    return [text_record(line.box, line.text, line.confidence, look) for line, look in zip(lines, looks, strict=True)]

@@ -40,6 +40,8 @@ class Session:
         self._given = self._count = 0
         self._closed = False
         self._last_us: int | None = None
+        self._whole: np.ndarray | None = None  # the last frame as it came
+        self._small: np.ndarray | None = None  # and scaled
 
     @property
     def counts(self) -> Any:
@@ -93,6 +95,17 @@ class Session:
 
     def _scale(self, pixels: np.ndarray) -> np.ndarray:
         """[R * p, C * p, 3]: averaged where it shrinks; what sticks out repeats the last row or column."""
+        # most frames of a screen recording are the one before again, and comparing is quicker than scaling
+        if self._whole is not None and self._small is not None and np.array_equal(pixels, self._whole):
+            return self._small
+        if self._whole is None:
+            self._whole = pixels.copy()
+        else:
+            np.copyto(self._whole, pixels)
+        self._small = self._scaled_anew(pixels)
+        return self._small
+
+    def _scaled_anew(self, pixels: np.ndarray) -> np.ndarray:
         (w, h), patch = self._scaled, self.settings["patch"]
         if (w, h) != self._size:
             how = cv2.INTER_AREA if w <= pixels.shape[1] else cv2.INTER_CUBIC

@@ -1,0 +1,228 @@
+"""When something happened: differences that the page made, without what never rests, joined to episodes.
+
+An episode is a time in which the page changes and after which it stands. Most steps are one episode each; many episodes
+(a toast that leaves, a chart that draws itself, a button below a passing pointer) are no step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from watersmeet.core.geometry import Box
+from watersmeet.pipelines.video_to_spec.watch.motion import Difference
+from watersmeet.pipelines.video_to_spec.watch.pointer import Track, joined
+
+_TILE = 16  # px
+_REST_US = 1_300_000  # a place that changes again within this has not rested
+_RESTLESS_US = 2_600_000  # and is called restless when that goes on for so long
+_RESTLESS_COUNT = 4
+_GAP_US = 135_000  # between changes of one episode
+_INSIDE_US = 450_000  # the same, of what stays within the place that changed before
+_LETTER_US = 1_300_000  # between letters that are typed
+_FOCUS_US = 1_000_000  # between the press that makes room for letters and the first of them
+_LETTER = (260.0, 64.0)  # px, the most that one letter changes
+_CARET = (5.0, 44.0)  # px, the most that a caret is wide and tall
+_BEAT_US = 100_000  # quiet between two beats of an episode
+MOST_BEATS = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beat:
+    """A change without a pause in it: first and last frame with their times, and what changed."""
+
+    frame: int
+    time_us: int
+    last_frame: int
+    last_us: int
+    box: Box
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Episode:
+    """Beats in order, at most `MOST_BEATS` (the first and the last ones of many), and all areas that changed.
+
+    letters: whether it looks like typing.
+    """
+
+    beats: tuple[Beat, ...]
+    areas: tuple[Box, ...]
+    letters: bool
+
+    @property
+    def start_us(self) -> int:
+        return self.beats[0].time_us
+
+    @property
+    def end_us(self) -> int:
+        return self.beats[-1].last_us
+
+    @property
+    def box(self) -> Box:
+        return Box.around(list(self.areas))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    frame: int
+    time_us: int
+    boxes: list[Box]
+
+
+def episodes(differences: Sequence[Difference], track: Track, size: tuple[int, int]) -> list[Episode]:
+    """All episodes of a recording whose frames are `size` = (width, height) px."""
+    restless = _restless(differences, size)
+    grower: _Grower | None = None
+    out: list[Episode] = []
+    caret: _Change | None = None
+    for change in _page_changes(differences, track):
+        thin = [box for box in change.boxes if box.width <= _CARET[0] and box.height <= _CARET[1]]
+        boxes = [box for box in change.boxes if box not in thin and not restless.covers(box, change.time_us)]
+        if not boxes:
+            if thin and (caret is None or change.time_us - caret.time_us > _REST_US or not _near(caret.boxes, thin)):
+                caret = _Change(change.frame, change.time_us, thin)
+            continue
+        change = _Change(change.frame, change.time_us, boxes)
+        still = grower is not None and track.at(grower.last.time_us) == track.at(change.time_us)
+        if grower is None or not grower.takes(change, still):
+            if grower is not None:
+                out.append(grower.done())
+            grower = _Grower(change)
+            # a caret that came shortly before the first letter is where it began
+            if caret is not None and change.time_us - caret.time_us < _LETTER_US and _near(caret.boxes, boxes):
+                if not out or out[-1].end_us < caret.time_us:
+                    grower = _Grower(caret)
+                    grower.add(change)
+            caret = None
+        else:
+            grower.add(change)
+    if grower is not None:
+        out.append(grower.done())
+    return out
+
+
+def _near(a: Sequence[Box], b: Sequence[Box]) -> bool:
+    return any(_one_line(x, y, 30.0) for x in a for y in b)
+
+
+def _one_line(a: Box, b: Box, gap: float) -> bool:
+    high = min(a.y1, b.y1) - max(a.y0, b.y0)
+    wide = max(a.x0, b.x0) - min(a.x1, b.x1)
+    return high >= 0.5 * min(a.height, b.height) and wide <= gap
+
+
+def _page_changes(differences: Sequence[Difference], track: Track) -> Iterator[_Change]:
+    """Differences without what the pointer explains."""
+    for one in differences:
+        own = track.parts.get(one.frame, ())
+        boxes = [area.box for area in one.areas if not any(box.contains(area.box, 4) for box in own)]
+        if boxes:
+            yield _Change(one.frame, one.time_us, boxes)
+
+
+class _Restless:
+    """Tiles that change without rest, each with the times between which it does."""
+
+    def __init__(self, spans: dict[tuple[int, int], list[tuple[int, int]]]) -> None:
+        self.spans = spans
+
+    def covers(self, box: Box, time_us: int) -> bool:
+        """Whether most of a box is restless at that time."""
+        tiles = list(_tiles(box))
+        hits = sum(any(a <= time_us <= b for a, b in self.spans.get(tile, ())) for tile in tiles)
+        return hits >= 0.7 * len(tiles)
+
+
+def _tiles(box: Box) -> Iterator[tuple[int, int]]:
+    for row in range(int(box.y0) // _TILE, int(np.ceil(box.y1 / _TILE))):
+        for column in range(int(box.x0) // _TILE, int(np.ceil(box.x1 / _TILE))):
+            yield row, column
+
+
+def _restless(differences: Sequence[Difference], size: tuple[int, int]) -> _Restless:
+    times: dict[tuple[int, int], list[int]] = defaultdict(list)
+    large = 0.2 * size[0] * size[1]
+    for one in differences:
+        for area in one.areas:
+            if area.box.area < large:
+                for tile in _tiles(area.box):
+                    if not times[tile] or times[tile][-1] != one.time_us:
+                        times[tile].append(one.time_us)
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for tile, listed in times.items():
+        at = np.array(listed)
+        for part in np.split(at, np.flatnonzero(np.diff(at) > _REST_US) + 1):
+            if len(part) >= _RESTLESS_COUNT and part[-1] - part[0] >= _RESTLESS_US:
+                spans.setdefault(tile, []).append((int(part[0]), int(part[-1])))
+    return _Restless(spans)
+
+
+class _Grower:
+    """An episode that goes on."""
+
+    def __init__(self, first: _Change) -> None:
+        self.beats = [self._beat(first)]
+        self.boxes = list(first.boxes)
+        self.last = first
+        self.small = self._letter(first)
+        self.letters = 0
+        self.line: Box | None = Box.around(first.boxes) if self.small else None
+
+    @staticmethod
+    def _beat(change: _Change) -> Beat:
+        return Beat(
+            frame=change.frame,
+            time_us=change.time_us,
+            last_frame=change.frame,
+            last_us=change.time_us,
+            box=Box.around(change.boxes),
+        )
+
+    @staticmethod
+    def _letter(change: _Change) -> bool:
+        box = Box.around(change.boxes)
+        return box.width <= _LETTER[0] and box.height <= _LETTER[1]
+
+    def takes(self, change: _Change, still: bool) -> bool:
+        """Whether a change belongs to this episode. still: the pointer did not move since the last one."""
+        gap = change.time_us - self.last.time_us
+        if gap <= _GAP_US:
+            return True
+        box = Box.around(change.boxes)
+        if gap <= _LETTER_US and self._letter(change) and self._types(box):
+            return True
+        if gap <= _FOCUS_US and self._letter(change) and still and Box.around(self.boxes).contains(box, 6):
+            return True
+        return gap <= _INSIDE_US and not self._letter(change) and Box.around(self.boxes).contains(box, 8)
+
+    def _types(self, box: Box) -> bool:
+        return self._letter(self.last) and _one_line(Box.around(self.last.boxes), box, 60.0)
+
+    def add(self, change: _Change) -> None:
+        """Take a change in."""
+        gap = change.time_us - self.last.time_us
+        self.letters += self._letter(change) and gap > _GAP_US
+        box = Box.around(change.boxes)
+        before = self.beats[-1]
+        if gap > _BEAT_US:
+            self.beats.append(self._beat(change))
+        else:
+            self.beats[-1] = Beat(
+                frame=before.frame,
+                time_us=before.time_us,
+                last_frame=change.frame,
+                last_us=change.time_us,
+                box=before.box.union(box),
+            )
+        self.boxes = joined([*self.boxes, *change.boxes])
+        self.last = change
+
+    def done(self) -> Episode:
+        """The episode as it is now."""
+        beats = self.beats
+        if len(beats) > MOST_BEATS:
+            beats = beats[:3] + beats[-(MOST_BEATS - 3) :]
+        return Episode(beats=tuple(beats), areas=tuple(joined(self.boxes)), letters=self.letters >= 2)

@@ -1,0 +1,156 @@
+"""Look at a recording: once for what changed, and once more for the pictures before and after each change."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from watersmeet.core.errors import DecodeError
+from watersmeet.pipelines.video_to_spec.spec import Source
+from watersmeet.pipelines.video_to_spec.watch.episodes import Episode, episodes
+from watersmeet.pipelines.video_to_spec.watch.motion import Difference, Motion
+from watersmeet.pipelines.video_to_spec.watch.page import Page
+from watersmeet.pipelines.video_to_spec.watch.pointer import Track, track
+from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Sight, Turn
+from watersmeet.pipelines.video_to_spec.watch.turns import Before, make_turn, opening
+
+MOST_PATCHES = 192  # of a turn; of more the last
+
+
+@dataclass(kw_only=True)
+class _Pass:
+    """What one pass over all frames leaves behind."""
+
+    size: tuple[int, int] = (0, 0)
+    times_us: list[int] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    patches: list[Any] = field(default_factory=list)
+    end_us: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def look(path: Path, *, encoders: Mapping[str, Any], progress: Callable[[float], None] = lambda share: None) -> Sight:
+    """What is to be seen in the recording at `path`.
+
+    encoders: "video", whose session gives the patches, and "regions", which reads. progress: called with a share from 0
+    to 1. Raises DecodeError for what is no video. Memory does not grow with the pictures, only with what changed.
+    """
+    first = _watch(path, encoders["video"], lambda share: progress(0.5 * share))
+    pointer = track(first.differences)
+    found = episodes(first.differences, pointer, first.size)
+    turns = list(_turns(path, first, found, pointer, encoders, lambda share: progress(0.5 + 0.5 * share)))
+    width, height = first.size
+    duration = max(first.end_us, first.times_us[-1] + 1) / 1e6
+    return Sight(
+        source=Source(path=path.name, duration_s=duration, frames=len(first.times_us), width=width, height=height),
+        times_us=tuple(first.times_us),
+        turns=tuple(turns),
+        notes=first.notes,
+        pointer=bool(pointer.boxes),
+    )
+
+
+def _watch(path: Path, encoder: Any, progress: Callable[[float], None]) -> _Pass:
+    out = _Pass()
+    session, motion = encoder.open(), Motion()
+    with encoder.video(path) as video:
+        out.size = (video.head.width, video.head.height)
+        length = video.head.duration_us or 0
+        for frame in video.frames():
+            if out.times_us and frame.time_us <= out.times_us[-1]:
+                continue
+            out.times_us.append(frame.time_us)
+            out.patches += session.push(frame)
+            changed = motion.push(frame.pixels, frame.time_us, frame.index, frame.key)
+            if changed is not None:
+                out.differences.append(changed)
+            if length and frame.index % 64 == 0:
+                progress(min(1.0, frame.time_us / length))
+        out.patches += session.close(video.end_us)
+        out.end_us = video.end_us
+        out.notes = (*(str(gap) for gap in video.gaps), *video.notes)
+    if not out.times_us:
+        raise DecodeError(f"{path}: holds no frame that can be decoded")
+    return out
+
+
+def _turns(
+    path: Path,
+    first: _Pass,
+    found: Sequence[Episode],
+    pointer: Track,
+    encoders: Mapping[str, Any],
+    progress: Callable[[float], None],
+) -> Iterator[Turn]:
+    """One turn for the first frame and one for each episode, with pictures from a second pass."""
+    regions = encoders["regions"]
+    page = Page(regions.read_texts)
+    patches = _Patches(first.patches)
+    stops = _stops(first.times_us, found)
+    pictures = _pictures(encoders["video"], path, sorted({first.times_us[0], *stops}))
+    time, picture = next(pictures)
+    yield opening(page, picture, time, pointer.at(time), patches.until(0))
+    last: Episode | None = None
+    for number, (episode, before_us, after_us) in enumerate(zip(found, stops[:-1], stops[1:], strict=True)):
+        if time < before_us:
+            time, picture = next(pictures)
+        before = Before(page, picture, episode, pointer.at(episode.start_us - 1))
+        if time < after_us:
+            time, picture = next(pictures)
+        yield make_turn(
+            page,
+            before,
+            picture,
+            after=pointer.at(after_us),
+            last=last,
+            times_us=first.times_us,
+            patches=patches.until(episode.end_us),
+            shapes=regions.find_shapes,
+        )
+        last = episode
+        progress((number + 1) / len(found))
+
+
+def _stops(times_us: Sequence[int], found: Sequence[Episode]) -> list[int]:
+    """Times of the pictures that are looked at: the last frame before each episode, and the last of all.
+
+    What an episode left is looked at just before the next one, when the pointer has most likely left it too.
+    """
+    out = [times_us[max(0, bisect_right(times_us, episode.start_us) - 2)] for episode in found]
+    return [*out, times_us[-1]]
+
+
+def _pictures(encoder: Any, path: Path, wanted: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """(time that was asked for, picture of its own memory) for rising times."""
+    with encoder.video(path) as video:
+        for time, frame in zip(wanted, video.frames(wanted), strict=True):
+            yield time, frame.pixels.copy()
+
+
+class _Patches:
+    """Spans of the modality in order of time, handed out turn by turn."""
+
+    def __init__(self, spans: Sequence[Any]) -> None:
+        self._spans = list(spans)
+        self._next = 0
+
+    def until(self, time_us: int) -> Patches:
+        """All that began by a time and was not handed out before; of many the last."""
+        taken = []
+        while self._next < len(self._spans) and int(self._spans[self._next].time_us[0]) <= time_us:
+            taken.append(self._spans[self._next])
+            self._next += 1
+        if not taken:
+            return Patches(
+                data=np.zeros((0, 0), np.uint8), coords=np.zeros((0, 2), np.int64), time_us=np.zeros(0, np.int64)
+            )
+        data, coords, times = (
+            np.concatenate([getattr(span, name).numpy() for span in taken])[-MOST_PATCHES:]
+            for name in ("data", "coords", "time_us")
+        )
+        return Patches(data=data, coords=coords, time_us=times)

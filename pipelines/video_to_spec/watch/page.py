@@ -1,0 +1,303 @@
+"""What a screen says, kept up to date while it changes: only what changed is read again.
+
+Legend: H x W px of a picture.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from typing import Any
+
+import cv2
+import numpy as np
+
+from watersmeet.core.geometry import Box
+from watersmeet.pipelines.video_to_spec.watch.pointer import joined
+
+_ALIKE = 0.9  # correlation of a line with itself, whatever colours the page has now
+_PAD = 6.0  # px around what is read
+_JOIN = 28.0  # px between areas that are read together
+_LEAST = (6.0, 6.0)  # px, of an area in which a letter can be
+BULLET = "\N{BULLET}"
+# arrows, shapes, dingbats, emoji, icon fonts: icons that a reader took for letters
+_SIGNS = re.compile(
+    "[\u2190-\u21ff\u2295-\u22a1\u2300-\u23ff\u2500-\u27bf\u2b00-\u2bff\ue000-\uf8ff\U0001f000-\U0001faff\ufe0f]"
+)
+
+Read = Callable[[np.ndarray], Sequence[Mapping[str, Any]]]
+"""Reads a crop uint8 [h, w, 3]: plain text records of the modality `regions`, boxes in px of the crop."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A line of text: `record` is its plain form as the modality `regions` has it."""
+
+    box: Box
+    text: str
+    record: Mapping[str, Any] = field(repr=False)
+
+    def moved(self, dx: float, dy: float) -> Line:
+        """The same elsewhere."""
+        box = self.box.shifted(dx, dy)
+        return replace(self, box=box, record=dict(self.record) | {"box": _plain(box)})
+
+
+def words_of(text: str) -> str:
+    """A text without signs that are icons, "" if nothing of it is a letter or a digit."""
+    words = " ".join(_SIGNS.sub(" ", text).split())
+    return words if any(char.isalnum() for char in words) else ""
+
+
+def line_of(text: str, box: Box, like: Mapping[str, Any] | None = None) -> Line:
+    """A line that no reader read."""
+    look = {"color": [0, 0, 0], "background": [255, 255, 255], "font_size": box.height / 1.2, "weight": 400}
+    record = look | dict(like or {}) | {"text": text, "box": _plain(box), "confidence": 1.0}
+    return Line(box=box, text=text, record=record)
+
+
+def _plain(box: Box) -> dict[str, float]:
+    return {"x0": box.x0, "y0": box.y0, "x1": box.x1, "y1": box.y1}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """What an update found: `kept` lines of before (moved by a scroll or not), `gone` ones, `come` ones, and by how many px
+    the page moved (down if positive is what the user scrolled)."""
+
+    kept: tuple[Line, ...]
+    gone: tuple[Line, ...]
+    come: tuple[Line, ...]
+    scrolled: int
+
+
+class Page:
+    """The lines of the screen as they are now."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self.lines: list[Line] = []
+        self._picture: np.ndarray | None = None
+        self._pointer: Box | None = None
+        self._unread: list[Box] = []  # where the pointer was when it was read
+
+    def update(self, picture_HW3: np.ndarray, areas: Sequence[Box], pointer: Box | None) -> Reading:
+        """Look at a picture, which is kept, in which `areas` changed since the last one; the first is read as a whole."""
+        height, width = picture_HW3.shape[:2]
+        whole = Box(x0=0, y0=0, x1=width, y1=height)
+        before, hidden = self._picture, [box for box in (self._pointer, pointer) if box is not None]
+        self._picture, self._pointer = picture_HW3, pointer
+        if before is None:
+            areas = [whole]
+        again = [box for box in self._unread if pointer is None or box.intersection(pointer) == 0]
+        self._unread = [box for box in self._unread if box not in again]
+        wanted = joined(
+            [
+                box.clipped(width, height)
+                for box in (*areas, *again)
+                if box.width >= _LEAST[0] and box.height >= _LEAST[1]
+            ],
+            _JOIN,
+        )
+        if not wanted:
+            return Reading(kept=tuple(self.lines), gone=(), come=(), scrolled=0)
+        scrolled = 0 if before is None else _scroll(before, picture_HW3, Box.around(wanted))
+        kept, gone = self._sort(before, picture_HW3, wanted, scrolled, hidden)
+        come: list[Line] = []
+        for area in _apart(wanted, kept, scrolled):
+            come += self._read_area(picture_HW3, area, [*kept, *come])
+        if pointer is not None:
+            self._unread.append(pointer.clipped(width, height))
+            kept, gone, come = _behind(pointer, kept, gone, come)
+        self.lines = [*kept, *come]
+        return Reading(kept=tuple(kept), gone=tuple(gone), come=tuple(come), scrolled=scrolled)
+
+    def _sort(
+        self, before: np.ndarray | None, now: np.ndarray, wanted: Sequence[Box], scrolled: int, hidden: Sequence[Box]
+    ) -> tuple[list[Line], list[Line]]:
+        """(lines that are still there, lines that are not)."""
+        kept: list[Line] = []
+        gone: list[Line] = []
+        for line in self.lines:
+            if (
+                before is None
+                or not any(line.box.intersection(area) > 0 for area in wanted)
+                or _same(before, now, line.box, 0, hidden)
+            ):
+                kept.append(line)
+            elif scrolled and _same(before, now, line.box, -scrolled, hidden):
+                kept.append(line.moved(0, -scrolled))
+            else:
+                gone.append(line)
+        return kept, gone
+
+    def _read_area(self, picture: np.ndarray, area: Box, known: Sequence[Line]) -> list[Line]:
+        height, width = picture.shape[:2]
+        x0, y0 = max(0, int(area.x0 - _PAD)), max(0, int(area.y0 - _PAD))
+        x1, y1 = min(width, int(area.x1 + _PAD)), min(height, int(area.y1 + _PAD))
+        if x1 - x0 < 8 or y1 - y0 < 8:
+            return []
+        crop = picture[y0:y1, x0:x1].copy()
+        for line in known:
+            _blank(crop, line.box.shifted(-x0, -y0))
+        found = []
+        for record in self._read(crop):
+            box = record["box"]
+            at = Box(x0=box["x0"], y0=box["y0"], x1=box["x1"], y1=box["y1"]).shifted(x0, y0)
+            text = words_of(str(record["text"]))
+            if text and all(at.intersection(line.box) < 0.5 * min(at.area, line.box.area) for line in known):
+                found.append(Line(box=at, text=text, record=dict(record) | {"text": text, "box": _plain(at)}))
+        return found
+
+
+def _behind(
+    pointer: Box, kept: list[Line], gone: list[Line], come: list[Line]
+) -> tuple[list[Line], list[Line], list[Line]]:
+    """A line behind the pointer that reads nearly as before is the line of before."""
+    kept, gone, come = list(kept), list(gone), list(come)
+    for new in list(come):
+        if new.box.intersection(pointer) == 0:
+            continue
+        for old in gone:
+            over = new.box.intersection(old.box) > 0.5 * min(new.box.area, old.box.area)
+            alike = abs(len(new.text) - len(old.text)) <= 1
+            if over and alike and SequenceMatcher(None, new.text, old.text, autojunk=False).ratio() >= 0.6:
+                kept.append(old)
+                gone.remove(old)
+                come.remove(new)
+                break
+    return kept, gone, come
+
+
+def _blank(crop: np.ndarray, box: Box) -> None:
+    """Paint over what is known already with the colour around it, so that it is not read again."""
+    h, w = crop.shape[:2]
+    x0, y0, x1, y1 = max(0, int(box.x0)), max(0, int(box.y0)), min(w, int(box.x1) + 1), min(h, int(box.y1) + 1)
+    if x1 > x0 and y1 > y0:
+        edge = np.concatenate([crop[y0, x0:x1], crop[y1 - 1, x0:x1]])
+        crop[y0:y1, x0:x1] = np.median(edge, axis=0).astype(np.uint8)
+
+
+def _crop(picture: np.ndarray, box: Box, dy: int = 0) -> np.ndarray | None:
+    h, w = picture.shape[:2]
+    x0, y0, x1, y1 = int(box.x0), int(box.y0) + dy, int(np.ceil(box.x1)), int(np.ceil(box.y1)) + dy
+    return picture[y0:y1, x0:x1] if 0 <= x0 < x1 <= w and 0 <= y0 < y1 <= h else None
+
+
+def _same(before: np.ndarray, now: np.ndarray, box: Box, dy: int, hidden: Sequence[Box]) -> bool:
+    """Whether what stood in `box` now stands `dy` px lower, in the same colours or in others; `hidden` boxes do not count."""
+    height, width = before.shape[:2]
+    box = box.clipped(width, height)
+    a, b = _crop(before, box), _crop(now, box, dy)
+    if a is None or b is None or a.shape != b.shape or a.size == 0:
+        return False
+    x, y = (cv2.cvtColor(v, cv2.COLOR_RGB2GRAY).astype(np.float32) for v in (a, b))
+    seen = np.ones(x.shape, dtype=bool)
+    for cover in hidden:
+        for shift in {0, dy}:
+            part = cover.shifted(-int(box.x0), -int(box.y0) - shift)
+            seen[
+                max(0, int(part.y0) - 3) : max(0, int(part.y1) + 4), max(0, int(part.x0) - 3) : max(0, int(part.x1) + 4)
+            ] = False
+    if seen.mean() < 0.25:
+        return dy == 0  # nothing speaks against it
+    x, y = x[seen], y[seen]
+    if float(np.abs(x - y).max()) <= 24:
+        return True
+    x, y = x - x.mean(), y - y.mean()
+    power = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return power > 0 and abs(float((x * y).sum())) / power >= _ALIKE
+
+
+def _scroll(before: np.ndarray, now: np.ndarray, area: Box) -> int:
+    """By how many px what is in `area` moved up as one; 0 if it did not."""
+    height, width = before.shape[:2]
+    if area.width < 0.3 * width or area.height < 0.3 * height:
+        return 0
+    x0, y0, x1, y1 = int(area.x0), int(area.y0), int(area.x1), int(area.y1)
+    rows = [
+        cv2.resize(
+            cv2.cvtColor(picture[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY), (48, y1 - y0), interpolation=cv2.INTER_AREA
+        ).astype(np.float32)
+        for picture in (before, now)
+    ]
+    a, b = (r - cv2.blur(r, (1, 31)) for r in rows)
+    if np.abs(a - b).mean() < 0.5:
+        return 0
+    (_, shift), _ = cv2.phaseCorrelate(a, b)
+    dy = round(-shift)
+    if abs(dy) < 4 or abs(dy) > 0.92 * (y1 - y0):
+        return 0
+    top, low = (a[dy:], b[:-dy]) if dy > 0 else (a[:dy], b[-dy:])
+    energy = float(np.abs(top).mean() + np.abs(low).mean())
+    return dy if energy > 0.5 and float(np.abs(top - low).mean()) < 0.3 * energy else 0
+
+
+def _apart(wanted: Sequence[Box], kept: Sequence[Line], scrolled: int) -> list[Box]:
+    """Areas to read: after a scroll only the strip that came into view and a little more."""
+    if not scrolled:
+        return list(wanted)
+    out = []
+    for area in wanted:
+        inside = [line for line in kept if line.box.intersection(area) > 0]
+        if len(inside) < 3:
+            out.append(area)
+        elif scrolled > 0:
+            out.append(replace(area, y0=max(area.y0, area.y1 - scrolled - 40)))
+        else:
+            out.append(replace(area, y1=min(area.y1, area.y0 - scrolled + 40)))
+    return out
+
+
+def bullets(picture_HW3: np.ndarray, box: Box) -> Line | None:
+    """The row of equal dots in `box` that a hidden password is, if there is one."""
+    height, width = picture_HW3.shape[:2]
+    x0, y0 = max(0, int(box.x0) - 24), max(0, int(box.y0) - 4)
+    x1, y1 = min(width, int(box.x1) + 24), min(height, int(box.y1) + 4)
+    if x1 - x0 < 12 or y1 - y0 < 8:
+        return None
+    gray = cv2.cvtColor(picture_HW3[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY).astype(np.int16)
+    ink = (np.abs(gray - int(np.median(gray))) > 70).astype(np.uint8)
+    _, _, stats, centres = cv2.connectedComponentsWithStats(ink, connectivity=8)
+    dots = [
+        (float(c[0]), float(c[1]), int(s[2]), int(s[3]))
+        for s, c in zip(stats[1:], centres[1:], strict=True)
+        if 3 <= s[2] <= 14 and 3 <= s[3] <= 14 and abs(int(s[2]) - int(s[3])) <= 2 and s[4] >= 0.6 * s[2] * s[3]
+    ]
+    if len(dots) < 4:
+        return None
+    middle = float(np.median([dot[1] for dot in dots]))
+    size = float(np.median([dot[2] for dot in dots]))
+    row = sorted(dot for dot in dots if abs(dot[1] - middle) <= 1.5 and abs(dot[2] - size) <= 1.5)
+    if len(row) < 4:
+        return None
+    steps = np.diff([dot[0] for dot in row])
+    if steps.max() - steps.min() > 2.5 or steps.mean() > 2.6 * size + 3:
+        return None
+    at = Box(x0=x0 + row[0][0] - size, y0=y0 + middle - size, x1=x0 + row[-1][0] + size, y1=y0 + middle + size)
+    return line_of(BULLET * len(row), at)
+
+
+def without_caret(picture_HW3: np.ndarray, place: Box) -> np.ndarray:
+    """The picture without a caret in or just behind `place`, where letters were typed; a reader takes it for a letter.
+
+    A caret is a line of one or two px that is nearly as tall as all that changed; no letter is.
+    """
+    height, width = picture_HW3.shape[:2]
+    x0, y0 = max(0, int(place.x0) - 4), max(0, int(place.y0))
+    x1, y1 = min(width, int(place.x1) + 14), min(height, int(place.y1))
+    if x1 - x0 < 6 or y1 - y0 < 8:
+        return picture_HW3
+    gray = cv2.cvtColor(picture_HW3[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY).astype(np.int16)
+    tall = (np.abs(gray - int(np.median(gray))) > 40).sum(0) >= 0.8 * (y1 - y0)
+    columns = np.flatnonzero(tall)
+    if not 1 <= len(columns) <= 3 or np.ptp(columns) > 2:
+        return picture_HW3
+    out = picture_HW3.copy()
+    left, right = x0 + int(columns[0]) - 1, x0 + int(columns[-1]) + 2
+    if left < 1 or right >= width:
+        return picture_HW3
+    out[y0:y1, left:right] = out[y0:y1, left - 1 : left]
+    return out
