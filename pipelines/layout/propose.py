@@ -1,12 +1,10 @@
 """Ask a layout model for the tree of a picture."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import torch
 from PIL import Image
 
 from watersmeet.core.generate import generate
@@ -21,6 +19,7 @@ from watersmeet.pipelines.layout.repair import attach_missing
 from watersmeet.pipelines.layout.tree import Node, Style
 from watersmeet.pipelines.layout.windows import Window, cut_windows, scaled
 from watersmeet.pipelines.models.local import LocalModel
+from watersmeet.pipelines.models.threads import one_thread
 
 # what the training pages were rendered at; wider pictures are shown to the model at this width
 WIDTH, HEIGHT = 1280, 757
@@ -95,7 +94,7 @@ def _write(
         texts=len(window.regions.texts) if show_regions else 0,
         shapes=len(window.regions.shapes) if show_regions else 0,
     )
-    with _one_thread():
+    with one_thread():
         results = generate(
             model.model,
             [Stream(spans=tuple(spans))],
@@ -107,17 +106,6 @@ def _write(
         )
     names = {i: name for name, i in text.symbols.items()}
     return [names[i] for i in results[0].ids if i != text.eos_id]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A small model's steps are too short to share: on a busy machine threads spend them waiting for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @lru_cache(maxsize=2)

@@ -1,199 +1,83 @@
 """Step markup: the compact language in which a model writes what happens in a recording.
 
-A list of symbols. Times are moments (`<m3>`), texts what was read (`<t7>`), places boxes that changed (`<s2>`) or four
-bins; nothing else can be said, so nothing can be misspelt or made up. It begins with the first screen; a step names its
+A recording is a row of turns, one for each time at which something changed; for each the model writes symbols, none if
+nobody did anything. Times are moments of the turn (`<m1>`), texts lines that were read (`<t7>`), places boxes (`<s2>`);
+nothing else can be said, so nothing can be misspelt or made up. The first turn says the first screen. A step names its
 action, start, end, target and place, for typing what went in, and where it leads:
 
     <new> <m0> <t0>                                    the first screen, first seen at m0, titled t0
-    <do-type> <m3> <m9> <t4> <s1> <is> <t9>            t9 is typed into the field called t4
-    <do-type> <m3> <m9> <t4> <s1> <is> <t9> <after> <t4>    only what follows t4 in t9 is typed
-    <do-click> <m12> <m14> <t6> <s3> <go> <new> <m14> <t11>    a press on t6 leads to a new screen
-    <do-click> <m17> <m18> <t2> <go> <v0> <or> <do-key>    back to the first screen; or was it a key?
-    <do-key> <m20> <m21> <key-Escape>
-    <is-dropdown> <m12> <m15>                          a pattern, seen at these moments
-    <can-submit> <t6> <m14>                            a feature that the page calls t6
+    <do-type> <m0> <m2> <t1> <s0> <is> <t9>            t9 is typed into the field called t1
+    <do-type> <m0> <m2> <t1> <s0> <is> <t9> <after> <t4>    only what follows t4 in t9 is typed
+    <do-click> <m0> <m2> <t0> <s0> <go> <new> <m1> <t11>    a press on t0 leads to a new screen
+    <do-click> <m0> <m2> <t0> <go> <v0>                and one back to the first screen
+    <do-key> <m0> <m2> <key-Escape>
+    <is-dropdown> <m1>                                 a pattern, seen at this moment
+    <can-submit> <t0> <m2>                             a feature that the page calls t0
 
-`<t>`, `<s>`, `<x>` and `<y>` are the symbols of the layout markup, with the same limits.
+`<t>` are symbols of the layout markup, `<v>` number the screens in the order in which they were said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 
 from watersmeet.core.errors import DecodeError
 from watersmeet.core.geometry import Box
-from watersmeet.pipelines.layout.markup import BINS, MAX_SHAPES, MAX_TEXTS, box_symbols
-from watersmeet.pipelines.video_to_spec.observed import Observed
-from watersmeet.pipelines.video_to_spec.score import same_text
-from watersmeet.pipelines.video_to_spec.sentences import (
-    FEATURES,
-    NO_POINTER,
-    PATTERNS,
-    doubt,
-    doubted,
-    feature,
-    feature_kind,
-)
+from watersmeet.pipelines.video_to_spec.observed import MAX_BOXES, MAX_MOMENTS, MAX_TEXTS, Moment, Observed
+from watersmeet.pipelines.video_to_spec.sentences import FEATURES, NO_POINTER, PATTERNS, doubt, feature
 from watersmeet.pipelines.video_to_spec.spec import ACTIONS, Claim, Corners, Evidence, Screen, Source, Spec, Step
 
 OPEN = "<video>"
-MAX_MOMENTS = 256
 MAX_SCREENS = 32
 KEYS = (
     "Enter", "Escape", "Tab", "Space", "Backspace", "Delete", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight", "Home",
     "End", "PageUp", "PageDown", "Control+k", "Control+a", "Control+c", "Control+v", "Control+z", "Control+s", "Control+f",
 )  # fmt: skip
 DIRECTIONS = ("down", "up", "left", "right")
-NEW, GO, IS, AFTER, OR, BLIND = "<new>", "<go>", "<is>", "<after>", "<or>", "<no-pointer>"
+NEW, GO, IS, AFTER, BLIND = "<new>", "<go>", "<is>", "<after>", "<no-pointer>"
 DO = {action: f"<do-{action}>" for action in ACTIONS}
 KEY = {name: f"<key-{name}>" for name in KEYS}
 WAY = {name: f"<way-{name}>" for name in DIRECTIONS}
 SHOWS = {name: f"<is-{name.replace(' ', '-')}>" for name in PATTERNS}
 CAN = {kind: f"<can-{kind}>" for kind in FEATURES}
+AT_POINTER, WAS, CAME, PLACES = "<at-pointer>", "<was>", "<came>", "<places>"
+LEVELS = 16
+"""Of the prompt: before the lines of each kind and the places, and measures in steps (`<level3>`)."""
 
-_MIN_IOU = 0.6
-_UNSURE = 0.5  # confidence of a step of which two readings are left
+UNSURE = 0.5  # confidence of a step of which two readings are left
 
 
 def own_symbols() -> list[str]:
     """The symbols that the layout markup does not have, in the order in which a tokenizer reserves them."""
     return [
-        OPEN, NEW, GO, IS, AFTER, OR, BLIND,
+        OPEN, NEW, GO, IS, AFTER, BLIND, AT_POINTER, WAS, CAME, PLACES,
         *DO.values(), *KEY.values(), *WAY.values(), *SHOWS.values(), *CAN.values(),
         *(f"<m{i}>" for i in range(MAX_MOMENTS)), *(f"<v{i}>" for i in range(MAX_SCREENS)),
+        *(f"<level{i}>" for i in range(LEVELS)),
     ]  # fmt: skip
 
 
 def symbols() -> list[str]:
-    """Every symbol of the markup."""
-    return own_symbols() + [
-        f"<{letter}{i}>"
-        for letter, count in (("t", MAX_TEXTS), ("s", MAX_SHAPES), ("x", BINS), ("y", BINS))
-        for i in range(count)
-    ]
+    """Every symbol of the markup and of its prompts."""
+    return own_symbols() + [f"<t{i}>" for i in range(MAX_TEXTS)] + [f"<s{i}>" for i in range(MAX_BOXES)]
 
 
-# ---------------------------------------------------------------------- writing
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """The model gave another action of a step nearly the same probability."""
+
+    step: int  # of the turn
+    other: str
 
 
-def encode(spec: Spec, observed: Observed) -> list[str]:
-    """The markup of `spec` with references into `observed`; what nothing observed supports is left out."""
-    return _Writer(spec, observed).write()
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written about one turn. confidences: of its steps in order, 1 where there is none."""
 
-
-class _Writer:
-    def __init__(self, spec: Spec, observed: Observed) -> None:
-        self.spec, self.observed = spec, observed
-        self.screens = {screen.id: screen for screen in spec.screens}
-        self.known: dict[str, int] = {}
-        self.out: list[str] = []
-
-    def write(self) -> list[str]:
-        if not self.spec.screens:
-            return []
-        spec = self.spec
-        if NO_POINTER in spec.open_questions:
-            self.out.append(BLIND)
-        here = spec.steps[0].from_screen if spec.steps else spec.screens[0].id
-        self._declare(here)
-        doubts = dict(found for question in spec.open_questions if (found := doubted(question)))
-        for step in spec.steps:
-            if step.from_screen != here:
-                self._go(step.from_screen)
-            self._step(step)
-            here = step.to_screen
-            if step.index in doubts:
-                self.out += [OR, DO[doubts[step.index]]]
-        for claim in spec.patterns:
-            if claim.name in SHOWS:
-                self.out += [SHOWS[claim.name], *self._moments(claim.evidence)]
-        for claim in spec.features:
-            kind, text = feature_kind(claim.name, claim.description), self._text(claim.name, None, None)
-            if kind and text:
-                self.out += [CAN[kind], *text, *self._moments(claim.evidence)]
-        return self.out
-
-    def _moment(self, t_s: float) -> str:
-        return f"<m{self.observed.nearest(t_s)}>"
-
-    def _moments(self, evidence: Sequence[Evidence]) -> list[str]:
-        return [f"<m{i}>" for i in sorted({self.observed.nearest(one.t_s) for one in evidence})]
-
-    def _declare(self, name: str) -> None:
-        screen = self.screens[name]
-        self.known[name] = len(self.known)
-        self.out += [NEW, self._moment(screen.first_seen_s), *self._text(screen.title, None, screen.first_seen_s)]
-
-    def _go(self, name: str) -> None:
-        self.out.append(GO)
-        if name in self.known:
-            self.out.append(f"<v{self.known[name]}>")
-        else:
-            self._declare(name)
-
-    def _step(self, step: Step) -> None:
-        box = None if step.box is None else _box(step.box)
-        self.out += [DO[step.action], self._moment(step.start_s), self._moment(step.end_s)]
-        if step.action == "key":
-            self.out += [KEY[step.text]] if step.text in KEY else []
-        elif step.action == "scroll":
-            self.out += [WAY[step.text]] if step.text in WAY else []
-        if step.target is not None:
-            self.out += self._text(step.target, box, step.start_s)
-        if box is not None:
-            self.out += self._place(box)
-        if step.action == "type" and step.text is not None:
-            self.out += self._typed(step.text, box, step.end_s)
-        if step.to_screen != step.from_screen:
-            self._go(step.to_screen)
-
-    def _place(self, box: Box) -> list[str]:
-        best = max(range(len(self.observed.boxes)), key=lambda i: self.observed.boxes[i].box.iou(box), default=None)
-        if best is not None and best < MAX_SHAPES and self.observed.boxes[best].box.iou(box) >= _MIN_IOU:
-            return [f"<s{best}>"]
-        binned = box_symbols(box, self.observed.width, self.observed.height)
-        return binned if binned[0][2:] != binned[2][2:] and binned[1][2:] != binned[3][2:] else []
-
-    def _candidates(self, box: Box | None, t_s: float | None) -> list[int]:
-        """Texts, the nearest to `box` first, and of those the nearest to a time."""
-        texts = self.observed.texts[:MAX_TEXTS]
-
-        def distance(i: int) -> tuple[float, float]:
-            seen = texts[i]
-            far = 0.0 if t_s is None else abs(self.observed.moments[seen.moment].time_us / 1e6 - t_s)
-            if box is None:
-                return 0.0, far
-            (ax, ay), (bx, by) = seen.box.center, box.center
-            return round(abs(ax - bx) + abs(ay - by)), far
-
-        return sorted(range(len(texts)), key=distance)
-
-    def _text(self, text: str, box: Box | None, t_s: float | None) -> list[str]:
-        found = (i for i in self._candidates(box, t_s) if same_text(self.observed.texts[i].text, text))
-        first = next(found, None)
-        return [] if first is None else [f"<t{first}>"]
-
-    def _typed(self, text: str, box: Box | None, t_s: float) -> list[str]:
-        if whole := self._text(text, box, t_s):
-            return [IS, *whole]
-        order = self._candidates(box, t_s)
-        for i in order:
-            for k in order:
-                if same_text(_added(self.observed.texts[i].text, self.observed.texts[k].text), text):
-                    return [IS, f"<t{i}>", AFTER, f"<t{k}>"]
-        return []
-
-
-def _box(corners: Corners) -> Box:
-    return Box(x0=corners[0], y0=corners[1], x1=corners[2], y1=corners[3])
-
-
-def _added(whole: str, before: str) -> str | None:
-    """What follows `before` in `whole`; None if it does not begin with it, or nothing follows."""
-    rest = whole.removeprefix(before)
-    return rest if before and rest.strip() and rest != whole else None
-
-
-# ---------------------------------------------------------------------- reading
+    observed: Observed
+    markup: Sequence[str]
+    confidences: Sequence[float] = ()
+    doubts: Sequence[Doubt] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,36 +88,85 @@ class Decoded:
     warnings: tuple[str, ...]
 
 
-def decode(
-    markup: Sequence[str], observed: Observed, source: Source, *, confidences: Sequence[float] | None = None
-) -> Decoded:
-    """Read markup into a specification whose times, texts and boxes come from `observed`.
+def decode(turns: Iterable[Written], source: Source, *, blind: bool = False) -> Decoded:
+    """Read the markup of all turns into a specification whose times, texts and boxes come from what was observed.
 
-    confidences: of the steps in order, 1 where there is none. References to what was not observed, and steps or claims
-    that thereby have no time, are dropped with a warning. Raises DecodeError for a symbol that is not of the markup.
+    blind: whether no pointer is shown, which becomes an open question. References to what was not observed, and steps
+    or claims that thereby have no time, are dropped with a warning. Raises DecodeError for a symbol that is not of the
+    markup.
     """
-    return _Reader(markup, observed, source, confidences or ()).read()
+    reader = Reader(source)
+    if blind:
+        reader.questions.append(NO_POINTER)
+    for turn in turns:
+        reader.read(turn)
+    return reader.done()
 
 
-class _Reader:
-    def __init__(self, markup: Sequence[str], observed: Observed, source: Source, confidences: Sequence[float]) -> None:
-        self.markup, self.observed, self.source, self.confidences = markup, observed, source, confidences
-        self.at = 0
+class Reader:
+    """Reads turn by turn; `screens` so far, `here` the id of the one that is shown."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
         self.warnings: list[str] = []
         self.screens: list[Screen] = []
         self.steps: list[Step] = []
-        self.features: list[Claim] = []
-        self.patterns: list[Claim] = []
         self.questions: list[str] = []
         self.here = ""
-        self._known = set(symbols())
+        self._doubts: list[tuple[int, str]] = []
+        self._patterns: dict[str, list[Evidence]] = {}
+        self._features: dict[str, Claim] = {}
 
-    def read(self) -> Decoded:
+    def read(self, turn: Written) -> None:
+        """Take in what was written about the next turn."""
+        _Turn(self, turn).read()
+
+    def done(self) -> Decoded:
+        """The specification as far as it was read."""
+        # a step may be said after one that begins later
+        steps = sorted(self.steps, key=lambda step: step.start_s)
+        numbers = {step.index: i + 1 for i, step in enumerate(steps)}
+        steps = [replace(step, index=i + 1) for i, step in enumerate(steps)]
+        patterns = [
+            Claim(name=name, description=PATTERNS[name], evidence=tuple(dict.fromkeys(found)))
+            for name, found in self._patterns.items()
+        ]
+        spec = Spec(
+            source=self.source,
+            screens=tuple(self.screens),
+            steps=tuple(steps),
+            features=tuple(self._features.values()),
+            patterns=tuple(patterns),
+            open_questions=(
+                *self.questions,
+                *(doubt(steps[numbers[index] - 1], other) for index, other in self._doubts),
+            ),
+        )
+        return Decoded(spec=spec, warnings=tuple(self.warnings))
+
+    def doubted(self, index: int, other: str) -> None:
+        """Note that the step of this index could be another action."""
+        self._doubts.append((index, other))
+
+    def pattern(self, name: str, seen: Evidence) -> None:
+        self._patterns.setdefault(name, []).append(seen)
+
+    def feature(self, kind: str, name: str, seen: Evidence) -> None:
+        if name not in self._features:
+            self._features[name] = Claim(name=name, description=feature(kind, name), evidence=(seen,))
+
+
+class _Turn:
+    def __init__(self, reader: Reader, turn: Written) -> None:
+        self.reader, self.turn, self.observed = reader, turn, turn.observed
+        self.markup = list(turn.markup)
+        self.at = 0
+        self.count = 0
+
+    def read(self) -> None:
         while self.at < len(self.markup):
             symbol = self._next()
-            if symbol == BLIND:
-                self.questions.append(NO_POINTER)
-            elif symbol == NEW:
+            if symbol == NEW:
                 self._screen()
             elif symbol == GO:
                 self._move()
@@ -243,21 +176,13 @@ class _Reader:
                 self._pattern(_PATTERN_OF[symbol])
             elif symbol in _FEATURE_OF:
                 self._feature(_FEATURE_OF[symbol])
-            elif symbol in self._known:
-                self.warnings.append(f"{symbol} outside of a step was dropped")
+            elif symbol in _KNOWN:
+                self._warn(f"{symbol} outside of a step was dropped")
             else:
                 raise DecodeError(f"position {self.at - 1} of the markup holds {symbol!r}, which is no symbol of it")
-        return Decoded(
-            spec=Spec(
-                source=self.source,
-                screens=tuple(self.screens),
-                steps=tuple(self.steps),
-                features=tuple(self.features),
-                patterns=tuple(self.patterns),
-                open_questions=tuple(self.questions),
-            ),
-            warnings=tuple(self.warnings),
-        )
+
+    def _warn(self, text: str) -> None:
+        self.reader.warnings.append(text)
 
     def _next(self) -> str:
         self.at += 1
@@ -275,59 +200,59 @@ class _Reader:
         number = int(symbol[2:-1])
         if number < count:
             return number
-        self.warnings.append(f"{symbol} does not exist; there are {count}")
+        self._warn(f"{symbol} does not exist; there are {count}")
         return None
 
-    def _moment(self) -> Evidence | None:
+    def _moment(self) -> Moment | None:
         number = self._number("m", len(self.observed.moments))
-        return None if number is None else self.observed.moments[number].evidence
+        return None if number is None else self.observed.moments[number]
 
     def _text(self) -> str | None:
         number = self._number("t", len(self.observed.texts))
-        return None if number is None else self.observed.texts[number].text
+        if number is None:
+            return None
+        text = self.observed.texts[number].text
+        return text if text.strip() else None
 
-    def _screen(self) -> bool:
+    def _screen(self) -> None:
+        reader = self.reader
         seen, title = self._moment(), self._text()
-        if seen is None or (self.screens and seen.t_s < self.screens[-1].first_seen_s):
-            self.warnings.append("a screen without a time after the one before was dropped")
-            return False
-        name = f"s{len(self.screens) + 1}"
-        self.screens.append(
+        if seen is None or (reader.screens and seen.evidence.t_s < reader.screens[-1].first_seen_s):
+            self._warn("a screen without a time after the one before was dropped")
+            return
+        if len(reader.screens) >= MAX_SCREENS:
+            self._warn(f"a screen beyond the {MAX_SCREENS} that can be told apart was dropped")
+            return
+        name = f"s{len(reader.screens) + 1}"
+        reader.screens.append(
             Screen(
                 id=name,
-                title=title if title and title.strip() else f"Screen {len(self.screens) + 1}",
-                first_seen_s=seen.t_s,
+                title=title or f"Screen {len(reader.screens) + 1}",
+                first_seen_s=seen.evidence.t_s,
                 thumbnail=f"frames/{name}.png",
             )
         )
-        self.here = name
-        return True
+        reader.here = name
 
     def _move(self) -> None:
         if self._peek() == NEW:
             self.at += 1
             self._screen()
             return
-        number = self._number("v", len(self.screens))
+        number = self._number("v", len(self.reader.screens))
         if number is not None:
-            self.here = self.screens[number].id
+            self.reader.here = self.reader.screens[number].id
 
     def _place(self) -> Corners | None:
-        if self._peek()[1:2] == "s":
-            number = self._number("s", len(self.observed.boxes))
-            return None if number is None else self._corners(self.observed.boxes[number].box)
-        bins = [self._number(letter, BINS) for letter in "xyxy"]
-        if None in bins:
+        number = self._number("s", len(self.observed.boxes))
+        if number is None:
             return None
-        x0, y0, x1, y1 = (b / (BINS - 1) for b in bins if b is not None)
-        w, h = self.observed.width, self.observed.height
-        return self._corners(Box(x0=min(x0, x1) * w, y0=min(y0, y1) * h, x1=max(x0, x1) * w, y1=max(y0, y1) * h))
-
-    def _corners(self, box: Box) -> Corners | None:
-        inside = box.clipped(self.source.width, self.source.height)
+        source = self.reader.source
+        inside = self.observed.boxes[number].clipped(source.width, source.height)
         return (inside.x0, inside.y0, inside.x1, inside.y1) if inside.area > 0 else None
 
     def _step(self, action: str) -> None:
+        reader = self.reader
         start, end = self._moment(), self._moment()
         text = _NAME_OF.get(self._peek())
         self.at += text is not None
@@ -336,39 +261,32 @@ class _Reader:
         if self._peek() == IS:
             self.at += 1
             text = self._typed()
-        came_from = self.here
+        came_from = reader.here
         if self._peek() == GO:
             self.at += 1
             self._move()
-        other = None
-        if self._peek() == OR:
-            self.at += 1
-            other = _ACTION_OF.get(self._peek())
-            self.at += other is not None
-        if start is None or end is None or end.t_s < start.t_s or not came_from:
-            self.warnings.append(f"a step of action {action} without a start, an end or a screen was dropped")
+        number, self.count = self.count, self.count + 1
+        if start is None or end is None or end.time_us < start.time_us or not came_from:
+            self._warn(f"a step of action {action} without a start, an end or a screen was dropped")
             return
-        if self.steps and start.t_s < self.steps[-1].start_s:
-            self.warnings.append(f"a step of action {action} that begins before the one above was dropped")
-            return
-        number = len(self.steps)
+        other = next((one.other for one in self.turn.doubts if one.step == number and one.other != action), None)
+        sure = self.turn.confidences[number] if number < len(self.turn.confidences) else 1.0
         step = Step(
-            index=number + 1,
-            start_s=start.t_s,
-            end_s=end.t_s,
+            index=len(reader.steps) + 1,
+            start_s=min(start.t_s, reader.source.duration_s),
+            end_s=min(end.t_s, reader.source.duration_s),
             action=action,  # type: ignore[arg-type]
-            target=target if target and target.strip() else None,
+            target=target,
             text=(text or None) if action in ("type", "key", "scroll") else None,
             box=box,
             from_screen=came_from,
-            to_screen=self.here,
-            evidence=tuple(dict.fromkeys((start, end))),
-            confidence=self.confidences[number] if number < len(self.confidences) else 1.0,
+            to_screen=reader.here,
+            evidence=tuple(dict.fromkeys((start.evidence, end.evidence))),
+            confidence=sure if other is None else min(sure, UNSURE),
         )
-        if other is not None and other != action:
-            step = replace(step, confidence=min(step.confidence, _UNSURE))
-            self.questions.append(doubt(step, other))
-        self.steps.append(step)
+        if other is not None:
+            reader.doubted(step.index, other)
+        reader.steps.append(step)
 
     def _typed(self) -> str | None:
         whole = self._text()
@@ -376,32 +294,46 @@ class _Reader:
             return whole
         self.at += 1
         before = self._text()
-        return _added(whole, before) if whole and before else whole
-
-    def _proof(self) -> tuple[Evidence, ...]:
-        found: list[Evidence] = []
-        while self._peek()[1:2] == "m":
-            one = self._moment()
-            if one is not None and one not in found:
-                found.append(one)
-        return tuple(found)
+        return added(whole, before) if whole and before else whole
 
     def _pattern(self, name: str) -> None:
-        self._claim(self.patterns, name, PATTERNS[name])
+        seen = self._moment()
+        if seen is None:
+            self._warn(f"the pattern {name} without a moment was dropped")
+        else:
+            self.reader.pattern(name, seen.evidence)
 
     def _feature(self, kind: str) -> None:
-        name = self._text()
-        self._claim(self.features, name, feature(kind, name or ""))
-
-    def _claim(self, claims: list[Claim], name: str | None, description: str) -> None:
-        proof = self._proof()
-        if not proof or not name or not name.strip():
-            self.warnings.append("a claim without a name or a moment was dropped")
-            return
-        claims.append(Claim(name=name, description=description, evidence=proof))
+        name, seen = self._text(), self._moment()
+        if seen is None or name is None:
+            self._warn("a feature without a name or a moment was dropped")
+        else:
+            self.reader.feature(kind, name, seen.evidence)
 
 
-_ACTION_OF = {symbol: action for action, symbol in DO.items()}
-_PATTERN_OF = {symbol: name for name, symbol in SHOWS.items()}
-_FEATURE_OF = {symbol: kind for kind, symbol in CAN.items()}
-_NAME_OF = {symbol: name for names in (KEY, WAY) for name, symbol in names.items()}
+def added(whole: str, before: str) -> str | None:
+    """What follows `before` in `whole`; None if it does not begin with it, or nothing follows.
+
+    A few letters of the beginning may be read in another way the second time.
+    """
+    if whole.startswith(before):
+        rest = whole.removeprefix(before)
+    elif len(before) >= 4 and SequenceMatcher(None, whole[: len(before)], before, autojunk=False).ratio() >= 0.75:
+        blocks = SequenceMatcher(None, whole, before, autojunk=False).get_matching_blocks()
+        ends = [block.a + block.size for block in blocks if block.size and block.b + block.size == len(before)]
+        rest = whole[ends[-1] :] if ends else whole[len(before) :]
+    else:
+        return None
+    return rest if before and rest.strip() and rest != whole else None
+
+
+def box_of(corners: Corners) -> Box:
+    """Corners as they stand in a specification, as a box."""
+    return Box(x0=corners[0], y0=corners[1], x1=corners[2], y1=corners[3])
+
+
+_KNOWN = frozenset(symbols())
+_ACTION_OF: Mapping[str, str] = {symbol: action for action, symbol in DO.items()}
+_PATTERN_OF: Mapping[str, str] = {symbol: name for name, symbol in SHOWS.items()}
+_FEATURE_OF: Mapping[str, str] = {symbol: kind for kind, symbol in CAN.items()}
+_NAME_OF: Mapping[str, str] = {symbol: name for names in (KEY, WAY) for name, symbol in names.items()}

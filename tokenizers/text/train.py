@@ -82,3 +82,22 @@ def train_tokenizer(
         beside.write_bytes(model)
         beside.replace(target)
     return model
+
+
+def with_symbols(model: bytes, symbols: Sequence[str]) -> bytes:
+    """A vocabulary with further symbols behind all ids that it has, which stay as they are; names that are there are kept.
+
+    Raises ConfigError for a name that a symbol cannot have.
+    """
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    known = {piece.piece for piece in proto.pieces}
+    for name in symbols:
+        if not name or name in _RESERVED or (name.startswith("<0x") and name.endswith(">")) or name != name.strip():
+            raise ConfigError(f"symbol {name!r} is empty, padded or a name that sentencepiece keeps for itself")
+        if name not in known:
+            known.add(name)
+            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
+            proto.pieces.add(piece=name, score=0.0, type=kind)
+    return bytes(proto.SerializeToString())

@@ -1,0 +1,130 @@
+"""Lessons as streams to train on: one recording, or as much of it as fits, is one stream of prompts and answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from watersmeet.core.stream import Span, Stream, supervise
+from watersmeet.pipelines.data.dataset import recolour
+from watersmeet.pipelines.data.samples import DataError
+from watersmeet.pipelines.video_to_spec import markup
+from watersmeet.pipelines.video_to_spec.learn.store import Lesson, read_lesson
+from watersmeet.pipelines.video_to_spec.prompt import VIDEO, Memory, prompt_of
+from watersmeet.pipelines.video_to_spec.watch.sight import Turn
+
+_HOUR_US = 3_600_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vary:
+    """How a training sample is varied; all probabilities."""
+
+    blank: float = 0.04  # no patches
+    colour: float = 0.5  # another brightness, contrast and tint
+    late: float = 0.7  # the recording began some time ago
+    max_colour: float = 0.15
+
+
+def steps_encoders(text: Any) -> dict[str, Any]:
+    """Encoders of what a turn holds, by name; `text` is the one of the vocabulary."""
+    from watersmeet.plugins.registry import get_registry
+
+    registry = get_registry()
+    return {"video": registry.encoder("video", VIDEO), "regions": registry.encoder("regions", {}), "text": text}
+
+
+class StepDataset:
+    """Lessons below `path`. `split` "train" varies samples; any other gives each as it is. Recordings that need more than
+    `max_tokens` are cut between turns. Raises DataError when there is nothing below `path`, or when the lessons were made
+    with other settings.
+    """
+
+    def __init__(
+        self, path: str | Path, encoders: Mapping[str, Any], split: str = "train", *, max_tokens: int = 2048
+    ) -> None:
+        self.path, self.encoders = Path(path), encoders
+        self.vary = Vary() if split == "train" else None
+        self.max_tokens = max_tokens
+        self.files = sorted(self.path.glob("*.json"))
+        if not self.files:
+            raise DataError(f"{self.path} holds no lessons; make some with `watersmeet data lessons`")
+        settings = json.loads(json.dumps(encoders["video"].settings))
+        for file in self.files[:1]:
+            if dict(read_lesson(file).settings) != settings:
+                raise DataError(f"{file} was made with other settings of the video encoder; make the lessons again")
+        self._lesson = lru_cache(maxsize=64)(read_lesson)
+        self.pieces = [piece for file in self.files for piece in self._cut(file)]
+
+    def _cut(self, file: Path) -> list[tuple[Path, int, int]]:
+        """(file, first turn, turn after the last) of each part that fits."""
+        lesson = read_lesson(file)
+        memory, sizes = Memory(), []
+        for turn, written in zip(lesson.turns, lesson.written, strict=True):
+            sizes.append(sum(s.n for s in prompt_of(turn, memory, self.encoders)) + len(written) + 1)
+            follow(memory, turn, written)
+        out, first, total = [], 0, 0
+        for number, size in enumerate(sizes):
+            if total + size > self.max_tokens and number > first:
+                out.append((file, first, number))
+                first, total = number, 0
+            total += size
+        return [*out, (file, first, len(sizes))]
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def sample(self, index: int, rng: np.random.Generator) -> Stream:
+        """Stream of piece `index`: for each turn its prompt, and its markup and the end symbol as targets.
+
+        Pure: the same index and state of `rng` give the same stream.
+        """
+        file, first, last = self.pieces[index]
+        lesson: Lesson = self._lesson(file)
+        how = self.vary
+        blank = how is not None and rng.random() < how.blank
+        shift_us = int(rng.integers(_HOUR_US)) if how is not None and rng.random() < how.late else 0
+        tint = int(rng.integers(2**31)) if how is not None and rng.random() < how.colour else None
+        memory = Memory()
+        spans: list[Span] = []
+        learn: list[bool] = []
+        text = self.encoders["text"]
+        for number in range(last):
+            turn, written = lesson.turns[number], lesson.written[number]
+            if number >= first:
+                prompt = prompt_of(turn, memory, self.encoders, shift_us=shift_us, blank=blank)
+                if tint is not None and how is not None:
+                    prompt = [_tinted(span, tint, how.max_colour) for span in prompt]
+                spans += [*prompt, text.encode_markup([*written, "</s>"])]
+                learn += [False] * len(prompt) + [True]
+            follow(memory, turn, written)
+        return supervise(spans, learn)
+
+
+def follow(memory: Memory, turn: Turn, written: tuple[str, ...] | list[str]) -> None:
+    """Keep `memory` up to date with what was written about a turn."""
+    here = memory.here
+    declared = len(memory.shown)
+    for before, symbol in zip(["", *written], written, strict=False):
+        if symbol == markup.NEW:
+            here, declared = declared, declared + 1
+            memory.shown.append([])
+        elif before == markup.GO and symbol[1] == "v":
+            here = int(symbol[2:-1])
+    if 0 <= here < len(memory.shown):
+        memory.arrive(here, turn.on_screen)
+
+
+def _tinted(span: Span, seed: int, strength: float) -> Span:
+    """The same patches in other colours; one seed gives all patches of a recording the same ones."""
+    if span.modality != "video":
+        return span
+    data = recolour(span.data.numpy().copy(), np.random.default_rng(seed), strength)
+    return replace(span, data=torch.from_numpy(data))
