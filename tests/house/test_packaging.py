@@ -162,6 +162,6 @@ def test_the_installed_wheel_runs(installed_wheel, tmp_path):
     assert done.returncode == 0 and "screenshot" in done.stdout.lower(), done
     done = call(installed_wheel / "watersmeet", "plugins", "--strict", cwd=tmp_path)
     assert done.returncode == 0, done
-    assert [line.split()[1] for line in done.stdout.splitlines()] == ["loaded"] * 6, done.stdout
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["loaded"] * 7, done.stdout
     done = call(installed_wheel / "python", "-m", "watersmeet", "--version", cwd=tmp_path)
     assert done.stdout.strip() == f"watersmeet {watersmeet.__version__}", done
