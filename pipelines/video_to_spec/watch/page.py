@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any
 
 import cv2
@@ -18,7 +19,8 @@ from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.pointer import joined
 
 _ALIKE = 0.9  # correlation of a line with itself, whatever colours the page has now
-_PAD = 6.0  # px around what is read
+_PART = 48  # px of a line that are compared at once
+_PAD = 18.0  # px around what is read, which a detector of lines needs
 _JOIN = 28.0  # px between areas that are read together
 _LEAST = (6.0, 6.0)  # px, of an area in which a letter can be
 BULLET = "\N{BULLET}"
@@ -47,7 +49,7 @@ class Line:
 
 def words_of(text: str) -> str:
     """A text without signs that are icons, "" if nothing of it is a letter or a digit."""
-    words = " ".join(_SIGNS.sub(" ", text).split())
+    words = " ".join(_SIGNS.sub(" ", text).split()).strip("•·◦ ")
     return words if any(char.isalnum() for char in words) else ""
 
 
@@ -203,8 +205,15 @@ def _same(before: np.ndarray, now: np.ndarray, box: Box, dy: int, hidden: Sequen
             ] = False
     if seen.mean() < 0.25:
         return dy == 0  # nothing speaks against it
-    x, y = x[seen], y[seen]
-    if float(np.abs(x - y).max()) <= 24:
+    # part by part, since something may have come to lie over an end of a line
+    parts = max(1, x.shape[1] // _PART)
+    edges = [x.shape[1] * k // parts for k in range(parts + 1)]
+    return all(_alike(*(v[:, a:b][seen[:, a:b]] for v in (x, y))) for a, b in pairwise(edges))
+
+
+def _alike(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether grey values are the same but for noise, or but for other colours."""
+    if x.size < 16 or float((np.abs(x - y) <= 24).mean()) >= 0.985:
         return True
     x, y = x - x.mean(), y - y.mean()
     power = float(np.sqrt((x * x).sum() * (y * y).sum()))
@@ -283,21 +292,33 @@ def bullets(picture_HW3: np.ndarray, box: Box) -> Line | None:
 def without_caret(picture_HW3: np.ndarray, place: Box) -> np.ndarray:
     """The picture without a caret in or just behind `place`, where letters were typed; a reader takes it for a letter.
 
-    A caret is a line of one or two px that is nearly as tall as all that changed; no letter is.
+    A caret is a line of one or two px that is taller than every letter.
     """
     height, width = picture_HW3.shape[:2]
-    x0, y0 = max(0, int(place.x0) - 4), max(0, int(place.y0))
-    x1, y1 = min(width, int(place.x1) + 14), min(height, int(place.y1))
+    x0, y0 = max(1, int(place.x0) - 4), max(0, int(place.y0) - 8)
+    x1, y1 = min(width - 1, int(place.x1) + 14), min(height, int(place.y1) + 8)
     if x1 - x0 < 6 or y1 - y0 < 8:
         return picture_HW3
     gray = cv2.cvtColor(picture_HW3[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY).astype(np.int16)
-    tall = (np.abs(gray - int(np.median(gray))) > 40).sum(0) >= 0.8 * (y1 - y0)
-    columns = np.flatnonzero(tall)
-    if not 1 <= len(columns) <= 3 or np.ptp(columns) > 2:
+    ink = np.abs(gray - int(np.median(gray))) > 40
+    run, longest, end = (np.zeros(ink.shape[1], dtype=np.int64) for _ in range(3))
+    for row, marks in enumerate(ink):
+        run = np.where(marks, run + 1, 0)
+        end = np.where(run > longest, row, end)
+        longest = np.maximum(longest, run)
+    at = int(longest.argmax())
+    near = np.abs(np.arange(len(longest)) - at) <= 2
+    others = int(longest[~near].max(initial=0))
+    if (
+        longest[at] < 10
+        or longest[at] >= y1 - y0
+        or longest[at] < 1.15 * others
+        or (longest[near] == longest[at]).sum() > 3
+    ):
         return picture_HW3
     out = picture_HW3.copy()
-    left, right = x0 + int(columns[0]) - 1, x0 + int(columns[-1]) + 2
-    if left < 1 or right >= width:
-        return picture_HW3
-    out[y0:y1, left:right] = out[y0:y1, left - 1 : left]
+    top, low = y0 + int(end[at] - longest[at]), y0 + int(end[at]) + 2
+    columns = [x0 + int(c) for c in np.flatnonzero(near & (longest >= 0.8 * longest[at]))]
+    left, right = columns[0] - 1, columns[-1] + 2
+    out[max(0, top) : low, left:right] = out[max(0, top) : low, left - 1 : left]
     return out
