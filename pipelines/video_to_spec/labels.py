@@ -69,7 +69,7 @@ class _Labels:
     # ------------------------------------------------------------------ words
 
     def _text(self, text: str, turn: Observed, *, came_first: bool = False) -> list[str]:
-        order = sorted(range(len(turn.texts)), key=lambda i: turn.texts[i].came != came_first)
+        order = _came_first(turn) if came_first else range(len(turn.texts))
         for i in order:
             if same_text(turn.texts[i].text, text):
                 return [f"<t{i}>"]
@@ -78,14 +78,17 @@ class _Labels:
         return [f"<t{best[2]}>"] if best[0] >= _MISREAD else []
 
     def _typed(self, text: str, turn: Observed) -> list[str]:
-        if whole := self._text(text, turn, came_first=True):
-            return [IS, *whole]
+        if whole := [i for i in _came_first(turn) if same_text(turn.texts[i].text, text)]:
+            return [IS, f"<t{whole[0]}>"]
+        # a longer line is like what was added to it, too: the nearest reading of both kinds counts
+        found = [(_likeness(turn.texts[i].text, text), -k, [IS, f"<t{i}>"]) for k, i in enumerate(_came_first(turn))]
         for i, one in enumerate(turn.texts):
             for k, other in enumerate(turn.texts):
                 rest = added(one.text, other.text) if one.came and not other.came else None
-                if rest is not None and _likeness(rest.strip(), text.strip()) >= _MISREAD:
-                    return [IS, f"<t{i}>", AFTER, f"<t{k}>"]
-        return []
+                if rest is not None:
+                    found.append((_likeness(rest.strip(), text.strip()), 1, [IS, f"<t{i}>", AFTER, f"<t{k}>"]))
+        best = max(found, key=lambda one: one[:2], default=(0.0, 0, []))
+        return best[2] if best[0] >= _MISREAD else []
 
     def _place(self, step: Step, turn: Observed) -> list[str]:
         if step.box is None or not turn.boxes:
@@ -172,6 +175,11 @@ def _starts(step: Step, turn: Observed) -> Iterator[tuple[float, int]]:
     for press in presses:
         slot = press + 1 if step.action == "hover" else press
         yield abs(moments[slot].t_s - step.start_s), slot
+
+
+def _came_first(turn: Observed) -> list[int]:
+    """Numbers of the texts of a turn, those that came first."""
+    return sorted(range(len(turn.texts)), key=lambda i: not turn.texts[i].came)
 
 
 def _likeness(a: str, b: str) -> float:
