@@ -195,6 +195,27 @@ def models_new(
     )
 
 
+@models_app.command("widen")
+def models_widen(
+    base: Annotated[str, typer.Option("--base", metavar="MODEL", help="nano or a model folder.")],
+    modality: Annotated[
+        list[str], typer.Option("--modality", metavar="NAME[=LIKE]", help="To add; LIKE gives its weights. May repeat.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder that is not there yet.")],
+    vocabulary: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A sentencepiece model; names that both know keep their rows.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="MODALITY.KEY=VALUE", help="A setting of an encoder.")
+    ] = None,
+) -> None:
+    """Give a model further modalities and a larger vocabulary; what it knows stays."""
+    from watersmeet.cli.models import widen_model
+
+    for line in widen_model(base, modality, out, vocabulary, settings or []):
+        typer.echo(line)
+
+
 @models_app.command("logits")
 def models_logits(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="nano or a model folder of either layout.")],

@@ -154,6 +154,22 @@ def recordings(
 
 
 @app.command()
+def lessons(
+    recordings: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of recordings, as `data recordings` fills it.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the lessons.")],
+    processes: Annotated[int, typer.Option(min=1, help="Recordings looked at at once.")] = 2,
+) -> None:
+    """Look at recordings and write what a model is to say about each change. Stop it at any time; it goes on from there."""
+    from watersmeet.pipelines.data.packages import PackageError
+    from watersmeet.pipelines.video_to_spec.learn.prepare import prepare
+
+    count, lost = prepare(recordings, out, processes=processes, say=typer.echo)
+    typer.echo(f"{count:,} lessons in {out}")
+    if lost:
+        raise PackageError(f"{', '.join(lost)} could not be looked at; see the lines above")
+
+
+@app.command()
 def stats(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of samples.")] = Path("data/nano"),
 ) -> None:

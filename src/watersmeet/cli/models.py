@@ -1,10 +1,10 @@
-"""`watersmeet models show` and `watersmeet models logits`."""
+"""`watersmeet models show`, `watersmeet models widen` and `watersmeet models logits`."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,34 @@ def show_lines(spec: str) -> list[str]:
     if spec in PRESETS and spec != BUILT_IN and not Path(spec).is_dir():
         return [f"preset {spec}", *_graph(PRESETS[spec], _beside(spec, PRESETS[spec]))]
     return _folder(spec)
+
+
+def widen_model(
+    base: str, modality: Iterable[str], out: Path, vocabulary: Path | None, assignments: Sequence[str]
+) -> list[str]:
+    """Write the wider model; one line about it. modality: NAME or NAME=LIKE. assignments: MODALITY.KEY=VALUE.
+
+    Raises UsageError for what names no modality, or a file that cannot be read.
+    """
+    from watersmeet.cli.graft import check_names, modality_settings
+    from watersmeet.pipelines.models.widen import widen
+    from watersmeet.plugins.registry import get_registry
+
+    pairs = dict(one.partition("=")[::2] for one in modality)
+    names = check_names(get_registry(), ",".join(pairs))
+    try:
+        words = None if vocabulary is None else vocabulary.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--vocabulary {vocabulary} cannot be read ({error.strerror or error})") from error
+    model = widen(
+        base,
+        out,
+        vocabulary=words,
+        modalities=modality_settings(names, assignments),
+        like={name: other for name, other in pairs.items() if other},
+    )
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return [f"{out}  {count:,} parameters, {model.config.vocab_size:,} ids, {', '.join(model.modality_names)}"]
 
 
 def _beside(name: str, config: ModelConfig) -> dict[str, int]:
