@@ -236,10 +236,12 @@ class _Follower:
     def _explain(self, look: _Look, new: Box, old: Box | None) -> None:
         """Write down which areas of a difference are the pointer's."""
         places = [new] if old is None else [new, old]
+        way = Box.around(places)  # two places aslant of each other are one area much larger than both
         mine = [
             box
             for box in look.small
-            if any(_touch(box, place, 3) and box.area <= 3.2 * max(place.area, 150) for place in places)
+            if any(_touch(box, place, 3) for place in places)
+            and (way.contains(box, _JOIN) or any(box.area <= 3.2 * max(place.area, 150) for place in places))
         ]
         self.parts[look.frame] = tuple(mine)
 
