@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from watersmeet.core.errors import UsageError
-from watersmeet.pipelines.models.asked import AskedModel, asked
+from watersmeet.pipelines.models.asked import asked
 from watersmeet.pipelines.models.local import LocalModel
 from watersmeet.pipelines.models.remote import RemoteModel
 from watersmeet.pipelines.task.staging import staged
@@ -86,10 +86,15 @@ class VideoToSpec:
             summary=f"{Path(out_dir) / files[0]}  {found}",
         )
 
+    @staticmethod
+    def scripted(prompt: str, picture: Any) -> str:
+        """An answer of a large model, for the checks of the contract."""
+        return '{"screens": [{"id": "a", "title": "First", "first_seen_s": 0.0}], "steps": []}'
+
     def _ask(
         self, model: Any, path: Path, sight: Sight, encoders: Mapping[str, Any], progress: Callable[[float], None]
     ) -> _Said:
-        if isinstance(model, (RemoteModel, AskedModel)):
+        if _talks(model):
             if isinstance(model, RemoteModel):
                 model = replace(model, timeout_s=self.settings.timeout_s)
             found = ask_in_words(
@@ -120,11 +125,16 @@ def encoders_of(model: Any) -> dict[str, Any]:
 
     Raises UsageError for a local model that cannot write steps of recordings.
     """
-    if isinstance(model, (RemoteModel, AskedModel)):
+    if _talks(model):
         registry = get_registry()
         return {name: registry.encoder(name, {}) for name in ("video", "regions")}
     check_model(model)
     return dict(model.encoders)
+
+
+def _talks(model: Any) -> bool:
+    """Whether a model is asked in words."""
+    return hasattr(model, "ask_parts")
 
 
 def check_model(model: LocalModel) -> None:

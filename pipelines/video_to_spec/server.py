@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from watersmeet.core.errors import RemoteError
 from watersmeet.core.geometry import Box
-from watersmeet.pipelines.models.asked import AskedModel
-from watersmeet.pipelines.models.remote import Part, RemoteModel
+from watersmeet.pipelines.models.remote import Part
 from watersmeet.pipelines.video_to_spec.answer import find_object
 from watersmeet.pipelines.video_to_spec.checked import Checked, checked
 from watersmeet.pipelines.video_to_spec.keyframes import Chosen, KeyFrame, choose, pictures, shown_scale
@@ -42,16 +42,23 @@ Answer with the JSON object only. The schema:
 {schema}"""
 
 
-def ask_in_words(
-    model: RemoteModel | AskedModel, path: Path, sight: Sight, encoder: Any, *, key_frames: int, max_tokens: int
-) -> Checked:
+class Talker(Protocol):
+    """A model that is asked in words: a server, a local one that holds conversations, or what stands for one in a test."""
+
+    @property
+    def name(self) -> str: ...
+
+    def ask_parts(self, parts: Sequence[Part], *, max_tokens: int, schema: Mapping[str, Any] | None = None) -> str: ...
+
+
+def ask_in_words(model: Talker, path: Path, sight: Sight, encoder: Any, *, key_frames: int, max_tokens: int) -> Checked:
     """Show key frames of `path` to a model and check what it answers; a model that sees no pictures is told what was read.
 
     encoder: of the modality `video`. Raises RemoteError when the server fails or the answer holds no specification.
     """
     chosen = choose(sight, key_frames)
     scale = shown_scale(sight.source.width, sight.source.height)
-    blind = isinstance(model, AskedModel) and not model.sees
+    blind = not getattr(model, "sees", True)
     parts: list[Part] = []
     shown = [] if blind else pictures(encoder, path, chosen.frames, scale)
     for number, frame in enumerate(chosen.frames):
@@ -71,10 +78,11 @@ def ask_in_words(
     return _read(text, model, sight, chosen, scale)
 
 
-def _read(text: str, model: RemoteModel | AskedModel, sight: Sight, chosen: Chosen, scale: float) -> Checked:
+def _read(text: str, model: Talker, sight: Sight, chosen: Chosen, scale: float) -> Checked:
     found = find_object(text)
     if found is None:
-        place = f" at {model.url}" if isinstance(model, RemoteModel) else ""
+        url = getattr(model, "url", "")
+        place = f" at {url}" if url else ""
         start = " ".join(text.split())[:120]
         raise RemoteError(f"the model {model.name!r}{place} answered without a specification; it begins {start!r}")
     answer, cut_off = found

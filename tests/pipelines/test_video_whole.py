@@ -16,6 +16,7 @@ from watersmeet.pipelines.video_to_spec.prompt import VIDEO
 from watersmeet.pipelines.video_to_spec.score import is_shown
 from watersmeet.pipelines.video_to_spec.spec import Evidence, Screen, Source, Spec, Step, read_spec
 from watersmeet.pipelines.video_to_spec.truth import Truth, write_truth
+from watersmeet.testing import PipelineTests
 
 SIZE, COUNT = (480, 320), 40
 TIMES = tuple(i * 50_000 for i in range(COUNT))
@@ -117,3 +118,9 @@ def test_a_model_of_the_other_task_is_refused(recordings, tmp_path, capsys):
     assert main([*words, "--model", str(tmp_path / "model")]) == 2
     assert "has no video modality, which video-to-spec needs" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+class TestContract(PipelineTests):
+    """What any pipeline is held against."""
+
+    pipeline = "video-to-spec"

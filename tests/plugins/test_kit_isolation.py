@@ -197,6 +197,8 @@ def test_a_scripted_model_answers_from_its_function_and_remembers():
     blind = ScriptedModel(reply=lambda prompt, picture: str(picture), sees=False)
     assert blind.ask("what", "P") == "None"
     assert [(call.prompt, call.picture, call.max_tokens) for call in model.calls] == [("what", "P", 9)]
+    assert model.ask_parts(["one", "two"], max_tokens=9) == "one\ntwo? None"
+    assert model.ask_parts(["one", b"P", "two", b"Q"], max_tokens=9) == "one\ntwo? b'P'" and len(model.calls) == 3
     with pytest.raises(UsageError, match="is a int, expected a text"):
         ScriptedModel(reply=lambda prompt, picture: 3).ask("x")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ class ScriptedModel:
 
         model = ScriptedModel(reply=lambda prompt, picture: "yes" if "chart" in prompt else "no")
 
-    `ask` is that of a model behind a server or one that holds conversations. `model` and `encoders` are those of a local
+    `ask` and `ask_parts` are those of a model behind a server or one that holds conversations. `model` and `encoders` are those of a local
     one, for `watersmeet.generate`: the prompt is the text of its stream. calls: everything that was asked, in order.
     Answers are cut where the pipeline's limit cuts them.
     """
@@ -54,6 +54,14 @@ class ScriptedModel:
         if not isinstance(text, str):
             raise UsageError(f"the reply to {prompt[:40]!r} is a {type(text).__name__}, expected a text")
         return text
+
+    def ask_parts(
+        self, parts: Sequence[Any], *, max_tokens: int = 8192, schema: Mapping[str, Any] | None = None
+    ) -> str:
+        """The same for texts and pictures in any order: the texts, a line each, and the first picture."""
+        texts = [part for part in parts if isinstance(part, str)]
+        picture = next((part for part in parts if not isinstance(part, str)), None)
+        return self.ask("\n".join(texts), picture, max_tokens=max_tokens)
 
     def __post_init__(self) -> None:
         # the built-in model's encoders are light, and everything but its weights is wanted
