@@ -139,7 +139,9 @@ class _Labels:
                     out.setdefault(number, []).extend([SHOWS[claim.name], f"<m{slot}>"])
         for claim in self.spec.features:
             kind = feature_kind(claim.name, claim.description)
-            for number, slot in self._seen(claim) if kind else ():
+            if kind is None:
+                continue
+            for number, slot in self._seen(claim):
                 if text := self._text(claim.name, self.turns[number]):
                     out.setdefault(number, []).extend([CAN[kind], *text, f"<m{slot}>"])
         return out
