@@ -16,6 +16,8 @@ from watersmeet.pipelines.models.local import load_local
 from watersmeet.pipelines.models.modalities import TEXT
 from watersmeet.plugins.registry import get_registry
 
+_TABLES = (f"embedders.{TEXT}.", "lm_head.")  # a row for each id
+
 
 def widen(
     base: str,
@@ -73,10 +75,10 @@ def _take_over(model: Model, base: Model, rows: list[tuple[int, int]]) -> None:
         for name, tensor in new.items():
             if name not in old:
                 continue
-            if tensor.shape == old[name].shape:
-                tensor.copy_(old[name])
-            elif tensor.dim() and tensor.shape[1:] == old[name].shape[1:]:
+            if name.startswith(_TABLES) and tensor.shape[1:] == old[name].shape[1:]:
                 tensor[targets] = old[name][sources].to(tensor.dtype)
+            elif tensor.shape == old[name].shape:
+                tensor.copy_(old[name])
             else:
                 raise ConfigError(f"{name} is {tuple(old[name].shape)}, which does not fit {tuple(tensor.shape)}")
 

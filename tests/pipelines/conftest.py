@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import numpy as np
 import pytest
 
 from watersmeet.core.errors import RenderError
@@ -56,3 +57,54 @@ def serve():
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+@pytest.fixture
+def seen():
+    """`seen(turns=4, patches=3)`: what could have been seen in a recording of that many turns, with patches of a quarter."""
+    from watersmeet.core.geometry import Box
+    from watersmeet.pipelines.video_to_spec.observed import Moment, Observed, SeenText
+    from watersmeet.pipelines.video_to_spec.spec import Source
+    from watersmeet.pipelines.video_to_spec.watch.page import line_of
+    from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Sight, Turn
+
+    def turn(number, patches):
+        rng = np.random.default_rng(number)
+        at = number * 2_000_000
+        words = [("Save", f"Field {number}"), ("Name",), (f"Page {number}", "Ada")]
+        under, before, after = (
+            tuple(line_of(text, Box(x0=20, y0=40 * k + 20, x1=120, y1=40 * k + 36)) for k, text in enumerate(part))
+            for part in (words if number else ((), (), words[2]))
+        )
+        texts = [SeenText(text=line.text, box=line.box) for line in (*under, *before)]
+        texts += [SeenText(text=line.text, box=line.box, came=True) for line in after]
+        times = [at - 110_000, at, at + 300_000, at - 2_110_000, at - 1_700_000] if number else [0]
+        moments = tuple(Moment(time_us=t, frame=t // 40_000, shown_us=t // 40_000 * 40_000) for t in map(abs, times))
+        boxes = (Box(x0=10, y0=10, x1=130, y1=50), Box(x0=0, y0=0, x1=640, y1=400))
+        return Turn(
+            observed=Observed(width=640, height=400, moments=moments, texts=tuple(texts), boxes=boxes),
+            patches=Patches(
+                data=rng.integers(0, 256, (patches, 3072), dtype=np.uint8),
+                coords=rng.integers(0, 8, (patches, 2)),
+                time_us=np.full(patches, at, dtype=np.int64),
+            ),
+            under=under,
+            before=before,
+            after=after,
+            on_screen=frozenset({f"Page {number}", "Name", "Save", "Orders"}),
+            areas=boxes[:1],
+            pause_s=1.7 if number else 0.0,
+            lasting_s=0.3 if number else 0.0,
+            reach=12.5 if number else None,
+            scrolled=-40 if number == 2 else 0,
+            kept=0.75,
+            letters=number == 3,
+        )
+
+    def make(turns=4, patches=3):
+        source = Source(path="a.mp4", duration_s=2.0 * turns, frames=50 * turns, width=640, height=400)
+        listed = tuple(turn(number, 0 if number == 1 else patches) for number in range(turns))
+        times = tuple(40_000 * i for i in range(50 * turns))
+        return Sight(source=source, times_us=times, turns=listed, notes=(), pointer=True)
+
+    return make

@@ -20,6 +20,7 @@ _TILE = 16  # px
 _REST_US = 1_300_000  # a place that changes again within this has not rested
 _RESTLESS_US = 2_600_000  # and is called restless when that goes on for so long
 _RESTLESS_COUNT = 4
+_AROUND = (4.0, 8.0)  # px beside and above what changed that do not rest either
 _GAP_US = 135_000  # between changes of one episode
 _INSIDE_US = 450_000  # the same, of what stays within the place that changed before
 _LETTER_US = 1_300_000  # between letters that are typed
@@ -79,7 +80,7 @@ def episodes(differences: Sequence[Difference], track: Track, size: tuple[int, i
     out: list[Episode] = []
     caret: _Change | None = None
     for change in _page_changes(differences, track):
-        thin = [box for box in change.boxes if box.width <= _CARET[0] and box.height <= _CARET[1]]
+        thin = [box for box in change.boxes if _thin(box)]
         boxes = [box for box in change.boxes if box not in thin and not restless.covers(box, change.time_us)]
         if not boxes:
             if thin and (caret is None or change.time_us - caret.time_us > _REST_US or not _near(caret.boxes, thin)):
@@ -102,6 +103,15 @@ def episodes(differences: Sequence[Difference], track: Track, size: tuple[int, i
     if grower is not None:
         out.append(grower.done())
     return out
+
+
+def _thin(box: Box) -> bool:
+    return box.width <= _CARET[0] and box.height <= _CARET[1]
+
+
+def _padded(box: Box) -> Box:
+    x, y = _AROUND
+    return Box(x0=max(0.0, box.x0 - x), y0=max(0.0, box.y0 - y), x1=box.x1 + x, y1=box.y1 + y)
 
 
 def _near(a: Sequence[Box], b: Sequence[Box]) -> bool:
@@ -147,8 +157,9 @@ def _restless(differences: Sequence[Difference], size: tuple[int, int]) -> _Rest
     large = 0.2 * size[0] * size[1]
     for one in differences:
         for area in one.areas:
-            if area.box.area < large:
-                for tile in _tiles(area.box):
+            # a caret is known by its form; a digit that changes touches more than what differs of it
+            if area.box.area < large and not _thin(area.box):
+                for tile in _tiles(_padded(area.box)):
                     if not times[tile] or times[tile][-1] != one.time_us:
                         times[tile].append(one.time_us)
     spans: dict[tuple[int, int], list[tuple[int, int]]] = {}

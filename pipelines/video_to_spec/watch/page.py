@@ -95,10 +95,12 @@ class Page:
             areas = [whole]
         again = [box for box in self._unread if pointer is None or box.intersection(pointer) == 0]
         self._unread = [box for box in self._unread if box not in again]
+        # what a line begins with stays as it was when it goes on; read as two it would be neither
+        grown = [] if before is None else [line for line in self.lines if _goes_on(line.box, areas)]
         wanted = joined(
             [
                 box.clipped(width, height)
-                for box in (*areas, *again)
+                for box in (*areas, *again, *(line.box for line in grown))
                 if box.width >= _LEAST[0] and box.height >= _LEAST[1]
             ],
             _JOIN,
@@ -106,7 +108,7 @@ class Page:
         if not wanted:
             return Reading(kept=tuple(self.lines), gone=(), come=(), scrolled=0)
         scrolled = 0 if before is None else _scroll(before, picture_HW3, Box.around(wanted))
-        kept, gone = self._sort(before, picture_HW3, wanted, scrolled, hidden)
+        kept, gone = self._sort(before, picture_HW3, wanted, scrolled, hidden, grown)
         come: list[Line] = []
         for area in _apart(wanted, kept, scrolled):
             come += self._read_area(picture_HW3, area, [*kept, *come])
@@ -117,13 +119,21 @@ class Page:
         return Reading(kept=tuple(kept), gone=tuple(gone), come=tuple(come), scrolled=scrolled)
 
     def _sort(
-        self, before: np.ndarray | None, now: np.ndarray, wanted: Sequence[Box], scrolled: int, hidden: Sequence[Box]
+        self,
+        before: np.ndarray | None,
+        now: np.ndarray,
+        wanted: Sequence[Box],
+        scrolled: int,
+        hidden: Sequence[Box],
+        grown: Sequence[Line],
     ) -> tuple[list[Line], list[Line]]:
         """(lines that are still there, lines that are not)."""
         kept: list[Line] = []
         gone: list[Line] = []
         for line in self.lines:
-            if (
+            if line in grown:
+                gone.append(line)
+            elif (
                 before is None
                 or not any(line.box.intersection(area) > 0 for area in wanted)
                 or _same(before, now, line.box, 0, hidden)
@@ -220,6 +230,16 @@ def _alike(x: np.ndarray, y: np.ndarray) -> bool:
     return power > 0 and abs(float((x * y).sum())) / power >= _ALIKE
 
 
+def _goes_on(box: Box, areas: Sequence[Box]) -> bool:
+    """Whether something changed right behind the end of a line, no further than the next word would be."""
+    return any(
+        -2 <= area.x0 - box.x1 <= 0.45 * box.height
+        and area.height <= 2.5 * box.height
+        and min(area.y1, box.y1) - max(area.y0, box.y0) >= 0.5 * min(area.height, box.height)
+        for area in areas
+    )
+
+
 def _scroll(before: np.ndarray, now: np.ndarray, area: Box) -> int:
     """By how many px what is in `area` moved up as one; 0 if it did not."""
     height, width = before.shape[:2]
@@ -239,9 +259,16 @@ def _scroll(before: np.ndarray, now: np.ndarray, area: Box) -> int:
     dy = round(-shift)
     if abs(dy) < 4 or abs(dy) > 0.92 * (y1 - y0):
         return 0
+    # the peak may lie a pixel beside what fits
+    misfit, dy = min((_misfit(a, b, near), near) for near in (dy - 1, dy, dy + 1))
+    return dy if misfit < 0.3 else 0
+
+
+def _misfit(a: np.ndarray, b: np.ndarray, dy: int) -> float:
+    """How unlike `b` is to `a` moved up by `dy` rows, relative to all that is in both; infinite where there is nothing."""
     top, low = (a[dy:], b[:-dy]) if dy > 0 else (a[:dy], b[-dy:])
     energy = float(np.abs(top).mean() + np.abs(low).mean())
-    return dy if energy > 0.5 and float(np.abs(top - low).mean()) < 0.3 * energy else 0
+    return float(np.abs(top - low).mean()) / energy if energy > 0.5 else float("inf")
 
 
 def _apart(wanted: Sequence[Box], kept: Sequence[Line], scrolled: int) -> list[Box]:

@@ -20,6 +20,7 @@ _NEAR_US = 140_000  # two differences further apart are not one movement
 _LEAST = 34.0  # px between the ends of a movement; what turns in place goes less far
 _SMALLEST = (5.0, 8.0)  # px, width and height
 _JOIN = 6.0  # px between parts of one pointer
+_FASTER, _JUMP = 4.0, 60.0  # how many times as far a movement may go from one frame to the next, and px beyond that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,9 +152,11 @@ class _Follower:
         for a, b in pairwise(run[start:]):
             options = [c for old in (a.small if places else (at,)) for new in b.small if (c := _common(old, new))]
             if places:
-                least = 0.25 * places[0].area
+                usual = median(place.area for place in places)
                 options = [
-                    c for c in options if c.area >= least and _apart(c, places[-1]) > 1.5 and self._steady(places, c)
+                    c
+                    for c in options
+                    if 0.25 * usual <= c.area <= 4 * usual and _apart(c, places[-1]) > 1.5 and self._steady(places, c)
                 ]
             if not options:
                 break
@@ -167,10 +170,11 @@ class _Follower:
         return places
 
     def _steady(self, places: list[Box], new: Box) -> bool:
-        """Whether a movement goes on: not a jump back to where it was before."""
+        """Whether a movement goes on: not a jump back to where it was before, nor one to what changes elsewhere."""
         if len(places) < 2:
             return True
-        return _apart(new, places[-2]) > 0.5 * _apart(places[-1], places[-2])
+        before = _apart(places[-1], places[-2])
+        return _apart(new, places[-2]) > 0.5 * before and _apart(new, places[-1]) <= _FASTER * before + _JUMP
 
     def _take(self, run: list[_Look], start: int, chain: list[Box]) -> None:
         self._sizes += [(box.width, box.height) for box in chain]
@@ -190,6 +194,8 @@ class _Follower:
         if not any(_touch(box, came, 0) for box in look.small):
             return came
         others = [box for box in look.small if not _touch(box, came, 0) and self._sized(box)]
+        if len(chain) > 1:
+            others = [box for box in others if _apart(box, came) <= _FASTER * _apart(came, chain[-2]) + _JUMP]
         if others:
             if len(chain) > 1:
                 dx, dy = (came.center[k] - chain[-2].center[k] for k in (0, 1))
