@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 from watersmeet.pipelines.video_to_spec.markup import AFTER, CAN, DO, GO, IS, KEY, NEW, SHOWS, WAY, added, box_of
-from watersmeet.pipelines.video_to_spec.observed import LAST_END, LAST_PRESS, PRESS, Observed
+from watersmeet.pipelines.video_to_spec.observed import END, LAST_END, LAST_PRESS, PRESS, Observed
 from watersmeet.pipelines.video_to_spec.score import same_text
 from watersmeet.pipelines.video_to_spec.sentences import feature_kind
 from watersmeet.pipelines.video_to_spec.spec import Claim, Screen, Spec, Step
@@ -64,7 +64,8 @@ class _Labels:
             for i in range(len(moments))
             if i not in (PRESS, LAST_PRESS, LAST_END) and moments[i].time_us >= moments[slot].time_us
         ]
-        return min(later, key=lambda i: (abs(moments[i].t_s - step.end_s), i), default=slot)
+        # of moments at one time the one that is always the end
+        return min(later, key=lambda i: (abs(moments[i].t_s - step.end_s), i != END, i), default=slot)
 
     # ------------------------------------------------------------------ words
 
