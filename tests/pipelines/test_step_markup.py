@@ -229,7 +229,9 @@ def recordings(draw):
     at, last, turns = 0, (0, 0), []
     for _ in range(draw(st.integers(1, 5))):
         texts = draw(st.lists(st.sampled_from(["Save", "Ada", "Ada L", "New order"]), max_size=4))
-        places = draw(st.lists(st.sampled_from([NAME, SAVE, box(1275, 0, 1300, 20), box(1290, 0, 1300, 9)]), max_size=3))
+        places = draw(
+            st.lists(st.sampled_from([NAME, SAVE, box(1275, 0, 1300, 20), box(1290, 0, 1300, 9)]), max_size=3)
+        )
         if not turns:
             turns.append(observed((0,), texts, places))
             continue
@@ -348,7 +350,9 @@ def test_what_is_observed_is_within_what_can_be_referred_to():
         {"texts": (SeenText(text="a", box=NAME),) * (MAX_TEXTS + 1)},
         {"boxes": (NAME,) * (MAX_BOXES + 1)},
     ):
-        with pytest.raises(ConfigError, match=f"a turn has {len(next(iter(many.values())))} {next(iter(many))}, at most"):
+        with pytest.raises(
+            ConfigError, match=f"a turn has {len(next(iter(many.values())))} {next(iter(many))}, at most"
+        ):
             Observed(**({"width": 1, "height": 1, "moments": (moment(1),)} | many))
     with pytest.raises(ConfigError, match="frame 2 is shown from 11 us on, after the moment at 10 us"):
         Observed(width=1, height=1, moments=(Moment(time_us=10, frame=2, shown_us=11),))

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cv2
 import numpy as np
 
 from watersmeet.core.geometry import Box
@@ -81,7 +82,7 @@ def make_turn(
     under = _under(before.lines, point)
     old = _before(before.lines, reading, episode, point, small, under)
     new = _after(reading, picture, episode, point, small)
-    boxes = _boxes(before.picture, under, episode, point, shapes)
+    boxes = _boxes(before, under, point, shapes)
     total = len(reading.kept) + len(reading.gone)
     return Turn(
         observed=_observed(width, height, _moments(episode, last, times_us), [*under, *old], new, boxes),
@@ -227,16 +228,13 @@ def _titles(lines: Sequence[Line], count: int) -> list[Line]:
 
 
 def _boxes(
-    picture: np.ndarray,
-    under: Sequence[Line],
-    episode: Episode,
-    point: tuple[float, float] | None,
-    shapes: Callable[..., Any],
+    before: Before, under: Sequence[Line], point: tuple[float, float] | None, shapes: Callable[..., Any]
 ) -> list[Box]:
     """Places that could be meant: what is below the pointer, then what changed, the largest first."""
     out: list[Box] = []
+    episode = before.episode
     if point is not None:
-        out.append(_control(picture, under, point, shapes))
+        out.append(_control(before, under, point, shapes))
     changed = sorted(episode.areas, key=lambda area: -area.area)
     out += [episode.box, *changed[: MAX_BOXES - 2 - len(out)]]
     if episode.letters:
@@ -249,12 +247,15 @@ def _typed_place(episode: Episode) -> Box:
     return Box.around([beat.box for beat in episode.beats[1:]] or [episode.box])
 
 
-def _control(picture: np.ndarray, under: Sequence[Line], point: tuple[float, float], shapes: Callable[..., Any]) -> Box:
+def _control(before: Before, under: Sequence[Line], point: tuple[float, float], shapes: Callable[..., Any]) -> Box:
     """The smallest box drawn around the pointer; otherwise the line of text there with a margin, or a small square."""
-    height, width = picture.shape[:2]
+    height, width = before.picture.shape[:2]
     x0, y0 = max(0, int(point[0]) - 260), max(0, int(point[1]) - 70)
-    crop = picture[y0 : min(height, y0 + 140), x0 : min(width, x0 + 520)]
-    found, _ = shapes(np.ascontiguousarray(crop))
+    # what a codec leaves in a plain surface would make a picture of it, and so would letters
+    crop = cv2.bilateralFilter(before.picture[y0 : min(height, y0 + 140), x0 : min(width, x0 + 520)], 7, 40, 5)
+    seen = Box(x0=x0, y0=y0, x1=x0 + crop.shape[1], y1=y0 + crop.shape[0])
+    texts = [line.box.shifted(-x0, -y0) for line in before.lines if seen.contains(line.box)]
+    found, _ = shapes(crop, [(box.x0, box.y0, box.x1, box.y1) for box in texts])
     around = []
     for shape in found:
         box = Box(x0=shape.bounds[0], y0=shape.bounds[1], x1=shape.bounds[2], y1=shape.bounds[3]).shifted(x0, y0)

@@ -1,0 +1,186 @@
+"""A whole recording looked at: composed with known times and texts, encoded, decoded, read by a reader that knows them."""
+
+from bisect import bisect_right
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from watersmeet.core.errors import DecodeError
+from watersmeet.core.geometry import Box
+from watersmeet.pipelines.data.recording import Recording, font, write_video
+from watersmeet.pipelines.video_to_spec.observed import CHANGE, END, LAST_END, LAST_PRESS, PRESS
+from watersmeet.pipelines.video_to_spec.prompt import VIDEO
+from watersmeet.pipelines.video_to_spec.watch.look import look
+from watersmeet.pipelines.video_to_spec.watch.turns import ANSWER_US
+from watersmeet.plugins.registry import get_registry
+
+SIZE, RATE = (640, 400), 25
+PAPER = (246, 247, 249)
+HEAD, SAVE, NOTE, DONE = "Orders of today", "Save the order", "Saved and sent", "All orders"
+PLACES = {HEAD: (30, 20), SAVE: (420, 320), NOTE: (60, 200), DONE: (30, 20)}
+BUTTON = (400, 308, 560, 348)
+
+
+def words(pen, text):
+    pen.text(PLACES[text], text, fill=(20, 20, 20), font=font(18))
+
+
+def box_of(text):
+    left, top, right, bottom = ImageDraw.Draw(Image.new("RGB", (1, 1))).textbbox(PLACES[text], text, font=font(18))
+    return Box(x0=left, y0=top, x1=right, y1=bottom)
+
+
+class Regions:
+    """Reads by looking where a known text would be: the crop's place is found by what stands in it."""
+
+    def __init__(self):
+        import cv2
+
+        self.cv2, self.known, self.crops = cv2, {}, []
+        for text in PLACES:
+            canvas = Image.new("RGB", SIZE, "white")
+            words(ImageDraw.Draw(canvas), text)
+            box = box_of(text)
+            gray = np.asarray(canvas.convert("L"))[int(box.y0) : int(box.y1), int(box.x0) : int(box.x1)]
+            self.known[text] = (gray < 128).astype(np.float32)
+
+    def read_texts(self, crop):
+        self.crops.append(crop.shape)
+        ink = (np.abs(crop.astype(int).sum(2) - np.median(crop.astype(int).sum(2))) > 320).astype(np.float32)
+        out = []
+        for text, marks in self.known.items():
+            if ink.shape[0] < marks.shape[0] or ink.shape[1] < marks.shape[1]:
+                continue
+            least, _, (x, y), _ = self.cv2.minMaxLoc(self.cv2.matchTemplate(ink, marks, self.cv2.TM_SQDIFF))
+            if least < 0.25 * marks.sum():
+                box = {"x0": x, "y0": y, "x1": x + marks.shape[1], "y1": y + marks.shape[0]}
+                look = {"color": [20, 20, 20], "background": [246, 247, 249], "font_size": 18.0, "weight": 400}
+                out.append({"text": text, "box": box, "confidence": 0.9, **look})
+        return out
+
+    @staticmethod
+    def find_shapes(crop, texts):
+        from watersmeet.tokenizers.regions.shapes import find_shapes
+
+        return find_shapes(crop, texts)
+
+
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory):
+    """The pointer goes to a button; pressed at 2.0 s it is answered 0.12 s later by a note that stays, and from 5.0 s on
+    by another page, after a press at 4.88 s."""
+    film = Recording(size=SIZE, rate=RATE)
+
+    def first(frame, age):
+        frame.paste(PAPER, (0, 0, *SIZE))
+        pen = ImageDraw.Draw(frame)
+        words(pen, HEAD)
+        pen.rectangle(BUTTON, fill="white", outline=(60, 60, 60), width=2)
+        words(pen, SAVE)
+
+    def note(frame, age):
+        pen = ImageDraw.Draw(frame)
+        pen.rectangle((40, 180, 300, 240), fill=(200, 240, 205))
+        words(pen, NOTE)
+
+    def other(frame, age):
+        frame.paste((150, 170, 240), (0, 0, *SIZE))
+        words(ImageDraw.Draw(frame), DONE)
+
+    film.show(0, 5, first)
+    film.show(2.12, 5, note)
+    film.show(5, 7, other)
+    film.move(0.0, 100, 120)
+    film.move(1.6, 544, 324, lasting=0.9)
+    film.move(4.0, 300, 60, lasting=0.8)
+    path = tmp_path_factory.mktemp("look") / "a.mp4"
+    write_video(path, film.frames(), crf=12, rate=RATE)
+    regions = Regions()
+    encoders = {"video": get_registry().encoder("video", VIDEO), "regions": regions}
+    shares = []
+    return path, encoders, look(path, encoders=encoders, progress=shares.append), shares, list(regions.crops)
+
+
+def test_turns_are_at_the_times_at_which_the_page_changed(composed):
+    _, _, sight, shares, _ = composed
+    assert sight.source.path == "a.mp4" and sight.source.frames == len(sight.times_us) == 7 * RATE
+    assert (sight.source.width, sight.source.height) == SIZE and sight.source.duration_s == pytest.approx(7.0, abs=0.05)
+    assert sight.pointer and shares == sorted(shares) and shares[-1] == 1.0
+    first, saved, gone = sight.turns
+    assert [m.time_us for m in first.observed.moments] == [0]
+    for turn, change, before in ((saved, 2.12, None), (gone, 5.0, saved)):
+        moments = turn.observed.moments
+        assert moments[CHANGE].t_s == pytest.approx(change, abs=1e-6)
+        assert moments[PRESS].time_us == moments[CHANGE].time_us - ANSWER_US
+        assert moments[END].time_us >= moments[CHANGE].time_us
+        last = (0, 0) if before is None else tuple(before.observed.moments[i].time_us for i in (PRESS, END))
+        assert (moments[LAST_PRESS].time_us, moments[LAST_END].time_us) == last
+        for one in moments:
+            assert one.frame == bisect_right(sight.times_us, one.time_us) - 1
+            assert one.shown_us == sight.times_us[one.frame]
+
+
+def test_texts_are_those_that_were_drawn_where_they_were_drawn(composed):
+    _, _, sight, _, crops = composed
+    first, saved, gone = sight.turns
+    assert first.on_screen == {HEAD, SAVE} and saved.on_screen == {HEAD, SAVE, NOTE} and gone.on_screen == {DONE}
+    assert [line.text for line in saved.under][:1] == [SAVE]
+    assert [line.text for line in saved.after] == [NOTE] and [line.text for line in gone.after] == [DONE]
+    assert {line.text for line in gone.before} <= {HEAD, SAVE, NOTE} and gone.before
+    for turn in sight.turns:
+        texts = turn.observed.texts
+        lines = [*turn.under, *turn.before, *turn.after]
+        assert [(t.text, t.box) for t in texts] == [(line.text, line.box) for line in lines]
+        assert [t.came for t in texts] == [False] * (len(lines) - len(turn.after)) + [True] * len(turn.after)
+        for line in lines:
+            assert box_of(line.text).iou(line.box) > 0.8
+    # the second page of text was read alone
+    assert crops[0][:2] == (SIZE[1], SIZE[0]) and any(h * w < 0.35 * SIZE[0] * SIZE[1] for h, w, _ in crops[1:])
+
+
+def test_places_are_what_was_pressed_and_what_changed(composed):
+    _, _, sight, _, _ = composed
+    _, saved, gone = sight.turns
+    pressed, changed = saved.observed.boxes[:2]
+    assert pressed.iou(Box(x0=400, y0=308, x1=561, y1=349)) > 0.85
+    assert changed.iou(Box(x0=40, y0=180, x1=301, y1=241)) > 0.9
+    assert saved.reach == pytest.approx(np.hypot(544 - 301, 324 - 241), abs=25)
+    assert gone.observed.boxes[1].area > 0.9 * SIZE[0] * SIZE[1]
+    assert (saved.kept, gone.kept) == (1.0, 0.0) and not saved.letters and saved.scrolled == gone.scrolled == 0
+    assert saved.pause_s == pytest.approx(2.12) and gone.pause_s == pytest.approx(5.0 - saved.observed.moments[END].t_s)
+
+
+def test_patches_are_handed_out_once_each_by_the_end_of_their_turn(composed):
+    _, _, sight, _, _ = composed
+    last = -1
+    for turn in sight.turns:
+        times = turn.patches.time_us
+        assert len(times) == len(turn.patches.data) == len(turn.patches.coords) > 0
+        assert last < times.min() and times.tolist() == sorted(times)
+        assert times.max() <= turn.observed.moments[-1 if len(turn.observed.moments) == 1 else END].time_us
+        last = times.max()
+
+
+def test_the_same_file_gives_the_same_sight(composed):
+    path, encoders, sight, _, _ = composed
+    again = look(path, encoders=encoders)
+    assert again.source == sight.source and again.times_us == sight.times_us
+    for one, other in zip(sight.turns, again.turns, strict=True):
+        assert (one.observed, one.on_screen, one.areas, one.under) == (
+            other.observed, other.on_screen, other.areas, other.under,
+        )  # fmt: skip
+        for name in ("data", "coords", "time_us"):
+            assert np.array_equal(getattr(one.patches, name), getattr(other.patches, name))
+
+
+def test_a_still_recording_is_one_turn_and_no_video_is_an_error(composed, tmp_path):
+    _, encoders, _, _, _ = composed
+    film = Recording(size=(320, 180), rate=10)
+    film.show(0, 1, Image.new("RGB", (320, 180), "white"))
+    write_video(tmp_path / "still.mp4", film.frames(), rate=10)
+    sight = look(tmp_path / "still.mp4", encoders=encoders)
+    assert len(sight.turns) == 1 and not sight.pointer and sight.turns[0].after == ()
+    (tmp_path / "no.mp4").write_bytes(b"no video")
+    with pytest.raises(DecodeError, match=r"no\.mp4"):
+        look(tmp_path / "no.mp4", encoders=encoders)
