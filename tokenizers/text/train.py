@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -91,13 +92,14 @@ def with_symbols(model: bytes, symbols: Sequence[str]) -> bytes:
     """
     from sentencepiece import sentencepiece_model_pb2
 
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    form: Any = sentencepiece_model_pb2  # made at import, out of sight of type checkers
+    proto = form.ModelProto.FromString(model)
     known = {piece.piece for piece in proto.pieces}
     for name in symbols:
         if not name or name in _RESERVED or (name.startswith("<0x") and name.endswith(">")) or name != name.strip():
             raise ConfigError(f"symbol {name!r} is empty, padded or a name that sentencepiece keeps for itself")
         if name not in known:
             known.add(name)
-            kind = sentencepiece_model_pb2.ModelProto.SentencePiece.CONTROL
+            kind = form.ModelProto.SentencePiece.CONTROL
             proto.pieces.add(piece=name, score=0.0, type=kind)
     return bytes(proto.SerializeToString())
