@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from watersmeet.core.errors import DecodeError
+from watersmeet.core.errors import DecodeError, UsageError
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.data.recording import Recording, font, write_video
+from watersmeet.pipelines.video_to_spec import markup
+from watersmeet.pipelines.video_to_spec.learn import prepare
+from watersmeet.pipelines.video_to_spec.learn.store import read_lesson
 from watersmeet.pipelines.video_to_spec.observed import CHANGE, END, LAST_END, LAST_PRESS, PRESS
 from watersmeet.pipelines.video_to_spec.prompt import VIDEO
+from watersmeet.pipelines.video_to_spec.spec import Evidence, Screen, Spec, Step
+from watersmeet.pipelines.video_to_spec.truth import Truth, write_truth
 from watersmeet.pipelines.video_to_spec.watch.look import look
 from watersmeet.pipelines.video_to_spec.watch.turns import ANSWER_US
 from watersmeet.plugins.registry import get_registry
@@ -184,3 +189,62 @@ def test_a_still_recording_is_one_turn_and_no_video_is_an_error(composed, tmp_pa
     (tmp_path / "no.mp4").write_bytes(b"no video")
     with pytest.raises(DecodeError, match=r"no\.mp4"):
         look(tmp_path / "no.mp4", encoders=encoders)
+
+
+def test_a_lesson_about_it_says_what_was_done(composed, tmp_path, monkeypatch):
+    """Two presses of which everything is known; what is to be written about them decodes to them."""
+    path, encoders, sight, _, _ = composed
+
+    def step(index, frames, target, go):
+        return Step(
+            index=index,
+            start_s=frames[0] / RATE,
+            end_s=frames[1] / RATE,
+            action="click",
+            target=target,
+            text=None,
+            box=(400.0, 308.0, 561.0, 349.0) if target else None,
+            from_screen="s1",
+            to_screen=go,
+            evidence=tuple(Evidence(t_s=sight.times_us[i] / 1e6, frame=i) for i in frames),
+            confidence=1.0,
+        )
+
+    spec = Spec(
+        source=sight.source,
+        screens=(
+            Screen(id="s1", title=HEAD, first_seen_s=0.0, thumbnail="frames/s1.png"),
+            Screen(id="s2", title=DONE, first_seen_s=5.0, thumbnail="frames/s2.png"),
+        ),
+        steps=(step(1, (50, 53), SAVE, "s1"), step(2, (122, 125), None, "s2")),
+        features=(),
+        patterns=(),
+        open_questions=(),
+    )
+    truth = Truth(
+        spec=spec, times_us=sight.times_us, shown=(), cursor=True, variations=(), pages=(), split="train", seed=1
+    )
+    (tmp_path / "a.mp4").write_bytes(path.read_bytes())
+    write_truth(truth, tmp_path / "a.json")
+    monkeypatch.setattr(prepare, "_encoders", lambda: encoders)
+    (tmp_path / "out").mkdir()
+    prepare.teach(tmp_path / "a.json", tmp_path / "out" / "a.json")
+    lesson = read_lesson(tmp_path / "out" / "a.json")
+    turns = [
+        markup.Written(observed=turn.observed, markup=written)
+        for turn, written in zip(lesson.turns, lesson.written, strict=True)
+    ]
+    found = markup.decode(turns, spec.source)
+    assert found.warnings == () and [screen.title for screen in found.spec.screens] == [HEAD, DONE]
+    assert [(s.action, s.target, s.to_screen) for s in found.spec.steps] == [
+        ("click", SAVE, "s1"),
+        ("click", None, "s2"),
+    ]
+    assert [s.start_s for s in found.spec.steps] == pytest.approx([2.0, 4.88], abs=0.05)
+
+
+def test_a_folder_without_recordings_teaches_nothing(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no recordings; make some with"):
+        prepare.prepare(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
