@@ -95,7 +95,7 @@ def composed(tmp_path_factory):
 
     film.show(0, 5, first)
     film.show(2.12, 5, note)
-    film.show(5, 7, other)
+    film.show(5, 6, other)
     film.move(0.0, 100, 120)
     film.move(1.6, 544, 324, lasting=0.9)
     film.move(4.0, 300, 60, lasting=0.8)
@@ -109,8 +109,8 @@ def composed(tmp_path_factory):
 
 def test_turns_are_at_the_times_at_which_the_page_changed(composed):
     _, _, sight, shares, _ = composed
-    assert sight.source.path == "a.mp4" and sight.source.frames == len(sight.times_us) == 7 * RATE
-    assert (sight.source.width, sight.source.height) == SIZE and sight.source.duration_s == pytest.approx(7.0, abs=0.05)
+    assert sight.source.path == "a.mp4" and sight.source.frames == len(sight.times_us) == 6 * RATE
+    assert (sight.source.width, sight.source.height) == SIZE and sight.source.duration_s == pytest.approx(6.0, abs=0.05)
     assert sight.pointer and shares == sorted(shares) and shares[-1] == 1.0
     first, saved, gone = sight.turns
     assert [m.time_us for m in first.observed.moments] == [0]
