@@ -58,7 +58,7 @@ def wishes(seed: int, split: str, seconds: float | None = None) -> Wishes:
     if split not in SPLITS:
         raise ConfigError(f"split is {split!r}, expected train or val")
     rng = random.Random(f"wishes {split} {seed}")
-    package = rng.choice(PLACES[split]) if split == "val" or rng.random() < 0.3 else "generated"
+    package = rng.choice(PLACES[split]) if split == "val" or rng.random() < 0.55 else "generated"
     length = rng.uniform(14, 40)
     turn = rng.choice((0,) * 12 + (90, 180, 270))
     aspect = Fraction(1) if turn else rng.choice((Fraction(1),) * 9 + (Fraction(4, 3), Fraction(5, 6)))

@@ -6,7 +6,7 @@ Legend: H x W px of a picture.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -19,6 +19,7 @@ from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.pointer import joined
 
 _ALIKE = 0.9  # correlation of a line with itself, whatever colours the page has now
+_COLUMNS, _BAND, _LEAST_VOTES = 4, 40, 4  # of the search for scrolls: columns, px of a band, bands that agree
 _PART = 48  # px of a line that are compared at once
 _PAD = 18.0  # px around what is read, which a detector of lines needs
 _JOIN = 28.0  # px between areas that are read together
@@ -241,34 +242,43 @@ def _goes_on(box: Box, areas: Sequence[Box]) -> bool:
 
 
 def _scroll(before: np.ndarray, now: np.ndarray, area: Box) -> int:
-    """By how many px what is in `area` moved up as one; 0 if it did not."""
+    """By how many px what is in `area` moved up as one; 0 if it did not.
+
+    Bands of the picture before are looked for in the one now, in columns by themselves, since what stands beside the
+    part that moves stays. Bands that are found elsewhere must agree on how far that is.
+    """
     height, width = before.shape[:2]
     if area.width < 0.3 * width or area.height < 0.3 * height:
         return 0
     x0, y0, x1, y1 = int(area.x0), int(area.y0), int(area.x1), int(area.y1)
-    rows = [
-        cv2.resize(
-            cv2.cvtColor(picture[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY), (48, y1 - y0), interpolation=cv2.INTER_AREA
-        ).astype(np.float32)
+    small = (max(_COLUMNS * 8, (x1 - x0) // 4), y1 - y0)
+    a, b = (
+        cv2.resize(cv2.cvtColor(picture[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY), small, interpolation=cv2.INTER_AREA)
         for picture in (before, now)
+    )
+    votes = [
+        vote for column in range(_COLUMNS) for vote in _votes(*(np.array_split(v, _COLUMNS, 1)[column] for v in (a, b)))
     ]
-    a, b = (r - cv2.blur(r, (1, 31)) for r in rows)
-    if np.abs(a - b).mean() < 0.5:
+    moved = [dy for dy in votes if dy]
+    if len(moved) < _LEAST_VOTES:
         return 0
-    (_, shift), _ = cv2.phaseCorrelate(a, b)
-    dy = round(-shift)
-    if abs(dy) < 4 or abs(dy) > 0.92 * (y1 - y0):
-        return 0
-    # the peak may lie a pixel beside what fits
-    misfit, dy = min((_misfit(a, b, near), near) for near in (dy - 1, dy, dy + 1))
-    return dy if misfit < 0.3 else 0
+    best = max(moved, key=lambda dy: (sum(abs(dy - other) <= 1 for other in moved), moved.count(dy)))
+    return best if sum(abs(best - other) <= 1 for other in moved) >= max(_LEAST_VOTES, 0.6 * len(moved)) else 0
 
 
-def _misfit(a: np.ndarray, b: np.ndarray, dy: int) -> float:
-    """How unlike `b` is to `a` moved up by `dy` rows, relative to all that is in both; infinite where there is nothing."""
-    top, low = (a[dy:], b[:-dy]) if dy > 0 else (a[:dy], b[-dy:])
-    energy = float(np.abs(top).mean() + np.abs(low).mean())
-    return float(np.abs(top - low).mean()) / energy if energy > 0.5 else float("inf")
+def _votes(before_hw: np.ndarray, now_hw: np.ndarray) -> Iterator[int]:
+    """How far up each band of a column went that is found for certain."""
+    height = len(before_hw)
+    for top in range(0, height - _BAND + 1, max(_BAND // 2, height // 16)):
+        band = before_hw[top : top + _BAND]
+        if float(band.std()) < 6:
+            continue
+        found = cv2.matchTemplate(now_hw, band, cv2.TM_CCOEFF_NORMED)[:, 0]
+        at = int(found.argmax())
+        beside = np.abs(np.arange(len(found)) - at) > 6
+        # rows of a table are like each other
+        if found[at] >= 0.93 and found[beside].max(initial=-1.0) < found[at] - 0.05:
+            yield top - at
 
 
 def _apart(wanted: Sequence[Box], kept: Sequence[Line], scrolled: int) -> list[Box]:
