@@ -61,7 +61,8 @@ def build(
         name = f"chunk-{number:05d}"
         tasks.append((out / name, (jobs[at : at + CHUNK], root, raw / f"{name}.zip", variants)))
     out.mkdir(parents=True, exist_ok=True)
-    run_chunks(make_chunk, tasks[:limit], processes=processes, say=say)
+    # a chunk takes one or two minutes; a browser that stopped answering never ends
+    run_chunks(make_chunk, tasks[:limit], processes=processes, limit_s=600, say=say)
     return stats(out)
 
 
