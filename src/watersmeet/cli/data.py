@@ -155,7 +155,9 @@ def recordings(
 
 @app.command()
 def lessons(
-    recordings: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of recordings, as `data recordings` fills it.")],
+    recordings: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of recordings, as `data recordings` fills it.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for the lessons.")],
     processes: Annotated[int, typer.Option(min=1, help="Recordings looked at at once.")] = 2,
 ) -> None:
