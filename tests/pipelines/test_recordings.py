@@ -21,6 +21,7 @@ from watersmeet.pipelines.video_to_spec.recordings.build import build
 from watersmeet.pipelines.video_to_spec.recordings.director import BULLET, Director, Pace, _keystrokes
 from watersmeet.pipelines.video_to_spec.recordings.film import Film
 from watersmeet.pipelines.video_to_spec.recordings.stage import Dress, opened
+from watersmeet.pipelines.video_to_spec.recordings.told import claims_of
 from watersmeet.pipelines.video_to_spec.recordings.walk import Habits, Walk
 from watersmeet.pipelines.video_to_spec.score import count, is_shown, scores_of
 from watersmeet.pipelines.video_to_spec.truth import read_truth
@@ -377,3 +378,33 @@ def test_fading_goes_from_one_picture_to_the_next_and_ends_there():
         values.append(frame.getpixel((3, 3))[0])
     assert values[0] == 0 and values[6:] == [200, 200]
     assert values == sorted(values) and len(set(values)) == 7
+
+
+BOARD = f"""<!doctype html><html data-theme="light"><title>t</title><style>{CSS} body{{margin:20px;font:16px Arial;background:#fff;color:#111}}
+.w-note{{background:#fff;border:1px solid #888}}</style><section data-view="one"><h1>Board</h1><div class="w-lanes">
+<div class="w-lane" data-lane><div class="w-note" data-card>Paint the fence</div></div><div class="w-lane" data-lane></div></div></section>
+<div id="toasts"></div><script>{source_of("app.js")}</script><script>app.show("one")</script></html>"""
+
+
+def test_a_card_is_dragged_to_another_lane_and_nothing_else_happens(browser, tmp_path):
+    recording = Recording(size=SIZE, rate=30)
+    with opened(browser, SIZE, tmp_path, BOARD) as stage:
+        stage.open("/app.html")
+        director = Director(stage, recording, random.Random(1), Pace(), cursor=True)
+        card = find(stage, "card", "Paint the fence")
+        lanes = stage.ask(f"lanes({card.ref})")
+        assert len(lanes) == 1, "the lane that it lies in is none to go to"
+        assert director.drag(card, tuple(lanes[0]))
+        director.rest(0.3)
+        director.finish()
+        after = find(stage, "card", "Paint the fence")
+        looks = stage.page.evaluate("document.documentElement.className")
+    [act] = director.acts
+    assert after.box[0] > card.box[2] - 20, "it is in the right lane"
+    assert looks == "", "letting go beside every button is no press on the theme's"
+    assert (act.action, act.target, act.pattern) == ("click", "Paint the fence", "card")
+    assert 0.4 <= act.end - act.start <= 1.1
+    _, patterns = claims_of(director.acts, director.shown, [round(k * 1e6 / 30) for k in range(200)])
+    assert [claim.name for claim in patterns] == ["drag"]
+    moved = [recording.cursor_at(act.start + share * (act.end - act.start)) for share in (0.3, 0.6, 1.0)]
+    assert moved[0][0] < moved[1][0] < moved[2][0] == lanes[0][0]

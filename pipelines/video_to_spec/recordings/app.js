@@ -186,7 +186,7 @@ window.app = (() => {
     submit: (el) => { if (!faulty(el.closest("form"))) busy(el); },
   };
   document.addEventListener("click", (event) => {
-    const el = event.target.closest("[data-menu],[data-item],[data-modal],[data-close],[data-tab],[data-page],[data-theme],[data-pop],[data-toast],[data-split],[data-submit],[data-busy],[data-go]");
+    const el = event.target.closest("[data-menu],[data-item],[data-modal],[data-close],[data-tab],[data-page],button[data-theme],[data-pop],[data-toast],[data-split],[data-submit],[data-busy],[data-go]");
     if (el && el.dataset) event.preventDefault();
     if (!el) { if (!event.target.closest("[role=menu],[data-kind=popover]")) closeMenus(); return; }
     for (const name of Object.keys(acts)) if (name in el.dataset && (name !== "busy" || !("submit" in el.dataset))) return acts[name](el);
@@ -205,6 +205,28 @@ window.app = (() => {
     const r = el.getBoundingClientRect();
     tip.style.left = `${Math.max(4, Math.min(innerWidth - 8 - tip.offsetWidth, r.left))}px`;
     tip.style.top = `${r.bottom + 8 + tip.offsetHeight > innerHeight ? r.top - 8 - tip.offsetHeight : r.bottom + 8}px`;
+  });
+  // ---- cards that are dragged from lane to lane
+  let held = null;
+  document.addEventListener("mousedown", (event) => {
+    const card = event.target.closest("[data-card]");
+    if (!card) return;
+    event.preventDefault();
+    held = { card, x: event.clientX, y: event.clientY };
+  });
+  document.addEventListener("mousemove", (event) => {
+    if (!held) return;
+    held.card.classList.add("w-held");
+    held.card.style.transform = `translate(${event.clientX - held.x}px,${event.clientY - held.y}px) rotate(2deg)`;
+  });
+  document.addEventListener("mouseup", (event) => {
+    if (!held) return;
+    const { card } = held;
+    held = null;
+    const over = document.elementsFromPoint(event.clientX, event.clientY).filter((el) => !card.contains(el)).map((el) => el.closest("[data-lane]")).find((el) => el);
+    card.classList.remove("w-held");
+    card.style.transform = "";
+    if (over && over !== card.parentElement) over.append(card);
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { closeModals(); closeMenus(); }

@@ -1,7 +1,8 @@
 """A made-up product: a page with several views that behaves (`app.js`) like the products in recordings do.
 
 Menus, dialogs that dim the page and such that do not, toasts, tabs, popovers, pagination, forms with rules, busy
-buttons that rename, split or vanish, autosave, a theme switch, countdowns, spinners and charts that draw themselves.
+buttons that rename, split or vanish, autosave, cards to drag, a theme switch, countdowns, spinners and charts that draw
+themselves.
 """
 
 import random
@@ -29,6 +30,8 @@ CSS = """
 .w-cover-all{position:absolute;inset:0;background:var(--g);z-index:20;display:flex;align-items:flex-start;justify-content:center;padding-top:160px} .w-cover-all span{display:inline-block;width:30px;height:30px;line-height:0}
 .w-fault{display:block;color:#d33;margin-top:3px} .w-bars{display:flex;align-items:flex-end;gap:10px;height:150px} .w-bars div{flex:1;background:var(--p)} .w-night{filter:invert(.92) hue-rotate(180deg)} .w-night body{background:#fff}
 button:hover,[data-go]:hover,[data-tab]:hover{filter:brightness(.94)} .w-tabrow{display:flex;gap:4px;border-bottom:1px solid var(--b);margin-bottom:14px} .w-tabrow a{padding:8px 14px;color:inherit;opacity:.7;text-decoration:none;cursor:pointer} .w-tabrow .w-on{opacity:1;border-bottom:2px solid var(--p)}
+.w-lanes{display:flex;gap:16px;align-items:flex-start} .w-lane{flex:1;min-height:260px;padding:10px;border-radius:8px;background:rgba(127,127,127,.1)} .w-held{position:relative;z-index:50;box-shadow:0 8px 20px rgba(0,0,0,.3)}
+.w-note{background:var(--s);color:var(--i);border:1px solid var(--b);border-radius:6px;padding:12px;margin-bottom:10px;cursor:grab;user-select:none}
 .w-pager{display:flex;gap:6px;margin-top:10px} .w-pager a{padding:4px 10px;border:1px solid var(--b);color:inherit;text-decoration:none;cursor:pointer} .w-pager .w-on{background:var(--p);color:#fff}
 """
 
@@ -183,6 +186,16 @@ class _App:
         inside = "".join(f'<div data-panel="{k}"{" hidden" if k else ""}>{p}</div>' for k, p in enumerate(panels))
         return self.head(title) + f'<div data-tabs><div class="w-tabrow">{tabs}</div>{self.kit.card(inside)}</div>'
 
+    def board(self, title: str) -> str:
+        lanes = []
+        for name in self.rng.sample(("To do", "Planned", "In progress", "In review", "Blocked", "Done"), 3):
+            notes = "".join(
+                f'<div class="w-note" data-card>{e(self.words.title(2, 4))}</div>'
+                for _ in range(self.rng.randint(1, 3))
+            )
+            lanes.append(f'<div class="w-lane" data-lane><h5 style="margin:0 0 10px">{name}</h5>{notes}</div>')
+        return self.head(title) + f'<div class="w-lanes">{"".join(lanes)}</div>'
+
     def login(self, title: str) -> str:
         home = next(iter(self.views))
         fields = self.field("Email address", required="") + self.field("Password", required="")
@@ -198,7 +211,7 @@ class _App:
     # ---- the whole page
     def page(self) -> str:
         makers: list[tuple[str, Callable[[str], str]]] = [
-            ("listing", self.listing), ("form", self.form), ("settings", self.settings), ("form2", self.form), ("listing2", self.listing),
+            ("listing", self.listing), ("form", self.form), ("settings", self.settings), ("form2", self.form), ("listing2", self.listing), ("board", self.board),
         ]  # fmt: skip
         titles = self.rng.sample(NAV[:45], 7)
         self.views["dashboard"] = (titles[0], self.dashboard(titles[0]))

@@ -208,6 +208,36 @@ class Director:
         self._write("click", start, end, thing, None, changed, came_from)
         return True
 
+    def drag(self, thing: Thing, place: tuple[int, int]) -> bool:
+        """Press on something, move it to `place` and let it go; False, and nothing written down, if it is where it was.
+
+        There is no action of that name: what is written down is a press on it that ends when it is let go.
+        """
+        self._travel(thing)
+        self.rest(self.rng.uniform(*self.pace.rest))
+        self._drop_caret()
+        start, came_from, begin = self.now, self.screen, self._at
+        self.recording.presses.append(start)
+        self.stage.page.mouse.down()
+        self.wait(start + self.rng.uniform(*self.pace.reaction))
+        count, lasting, changed = 12, self.rng.uniform(0.4, 0.9), None
+        for k in range(1, count + 1):
+            share = k / count
+            x, y = (round(a + (b - a) * share) for a, b in zip(begin, place, strict=True))
+            self.wait(self.now + lasting / count)
+            if self.cursor:
+                self.recording.move(self.now, x, y, lasting=lasting / count)
+            self.stage.page.mouse.move(x, y)
+            drawn = self.film.paint(self.now, self.stage.look())
+            changed = changed or drawn
+        self._at = place
+        self.stage.page.mouse.up()
+        dropped = self._shoot()
+        if changed is None or dropped is None:
+            return False
+        self._write("click", start, self.now, thing, None, changed, came_from)
+        return True
+
     def _arrive(self) -> tuple[Rect | None, float]:
         """Film a document that was just loaded; its charts draw themselves afterwards."""
         self.stage.arrange(settle_ms=20)

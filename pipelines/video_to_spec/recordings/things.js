@@ -39,7 +39,7 @@
   };
 
   const kindOf = (el) => {
-    for (const name of ["menu", "item", "modal", "close", "tab", "page", "theme", "submit", "busy", "split", "pop", "tip", "toast", "go"])
+    for (const name of ["menu", "item", "modal", "close", "tab", "page", "theme", "submit", "busy", "split", "pop", "tip", "toast", "card", "go"])
       if (el.dataset && name in el.dataset && el.dataset[name] !== undefined) return name;
     const toggle = el.dataset.toggle || el.dataset.bsToggle;
     if (toggle === "dropdown") return "menu";
@@ -55,7 +55,7 @@
     return "";
   };
 
-  const SOUGHT = "a,button,input,textarea,[data-menu],[data-tip],[data-item]";
+  const SOUGHT = "a,button,input,textarea,[data-menu],[data-tip],[data-item],[data-card]";
   let seen = [];
   const things = () => {
     seen = [];
@@ -138,6 +138,9 @@
     things, still, own: () => !!window.app, screen, caret,
     open: () => [...dropdowns(), ...modals(), ...others()],
     value: (ref) => seen[ref].value,
+    // where something that is dragged could be let go: the middles of the other lanes
+    lanes: (ref) => [...document.querySelectorAll("[data-lane]")].filter((el) => !el.contains(seen[ref]))
+      .map((el) => { const r = el.getBoundingClientRect(); return [Math.round((r.left + r.right) / 2), Math.round(Math.min(r.bottom - 30, r.top + 150))]; }),
     height: () => document.documentElement.scrollHeight,
     top: () => Math.round(scrollY),
     scroll: (y) => { scrollTo({ top: y, behavior: "instant" }); return Math.round(scrollY); },

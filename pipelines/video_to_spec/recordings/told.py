@@ -8,7 +8,7 @@ from watersmeet.pipelines.video_to_spec.sentences import FEATURES, PATTERNS, fea
 from watersmeet.pipelines.video_to_spec.spec import Claim, Evidence
 from watersmeet.pipelines.video_to_spec.truth import Shown
 
-_DONE = {"tab": "tabs", "page": "pagination", "theme": "theme switch"}
+_DONE = {"tab": "tabs", "page": "pagination", "theme": "theme switch", "card": "drag"}
 
 
 def claims_of(

@@ -12,7 +12,7 @@ from watersmeet.pipelines.video_to_spec.recordings.stage import Thing
 
 _WEIGHTS = {
     "go": 1.6, "menu": 2.5, "modal": 2.0, "tab": 2.0, "page": 2.0, "theme": 0.7, "submit": 1.2, "busy": 2.0, "split": 1.5,
-    "pop": 1.5, "tip": 1.2, "toast": 1.5, "field": 3.0, "tick": 1.0, "fold": 1.5, "close": 1.0, "item": 1.0,
+    "pop": 1.5, "tip": 1.2, "toast": 1.5, "field": 3.0, "tick": 1.0, "fold": 1.5, "close": 1.0, "item": 1.0, "card": 1.2,
 }  # fmt: skip
 _QUICK_S = 0.45  # a menu that was open for less was seen by nobody who looks once a second, or twice
 _LONGEST = 60  # letters of a target's text; more is a paragraph that happens to be a link
@@ -107,6 +107,9 @@ class Walk:
             return director.hover(thing)
         if thing.kind == "menu":
             return self._menu(thing)
+        if thing.kind == "card":
+            lanes = director.stage.ask(f"lanes({thing.ref})")
+            return bool(lanes) and director.drag(thing, tuple(self.rng.choice(lanes)))
         return director.click(thing)
 
     def _menu(self, thing: Thing) -> bool:
