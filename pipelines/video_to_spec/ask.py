@@ -20,8 +20,7 @@ from watersmeet.pipelines.models.local import LocalModel
 from watersmeet.pipelines.models.threads import one_thread
 from watersmeet.pipelines.video_to_spec import markup
 from watersmeet.pipelines.video_to_spec.grammar import StepGrammar
-from watersmeet.pipelines.video_to_spec.learn.dataset import follow
-from watersmeet.pipelines.video_to_spec.prompt import Memory, prompt_of
+from watersmeet.pipelines.video_to_spec.prompt import Memory, follow, prompt_of
 from watersmeet.pipelines.video_to_spec.spec import Spec
 from watersmeet.pipelines.video_to_spec.watch.sight import Sight
 
@@ -58,28 +57,29 @@ def ask_steps(
     missing = [name for name in ("video", "regions", "text") if name not in model.encoders]
     if missing:
         raise UsageError(f"the model {model.name} does not read {' and '.join(missing)}; take nano or one made from it")
-    reader = markup.Reader(sight.source)
-    turns: list[markup.Written] = []
+    reader = markup.Reader(sight.source, blind=not sight.pointer)
+    markups: list[tuple[str, ...]] = []
     with one_thread(), torch.inference_mode(), model.model.fused():
         talk = _Talk(model, context)
         for number, turn in enumerate(sight.turns):
             prompt = prompt_of(turn, talk.memory, model.encoders, blank=blank)
             seen = [screen.first_seen_s for screen in reader.screens]
             said = talk.say(prompt, talk.grammar.mask(turn.observed, screens=seen), max_tokens)
-            written = markup.Written(
-                observed=turn.observed, markup=said.symbols, confidences=said.confidences, doubts=said.doubts
+            reader.read(
+                markup.Written(
+                    observed=turn.observed, markup=said.symbols, confidences=said.confidences, doubts=said.doubts
+                )
             )
-            turns.append(written)
-            reader.read(written)
+            markups.append(tuple(said.symbols))
             follow(talk.memory, turn, said.symbols)
             progress((number + 1) / len(sight.turns))
-    decoded = markup.decode(turns, sight.source, blind=not sight.pointer)
+    decoded = reader.done()
     return Asked(
         spec=decoded.spec,
         warnings=decoded.warnings,
         read=talk.read,
         written=talk.written,
-        markups=tuple(tuple(one.markup) for one in turns),
+        markups=tuple(markups),
     )
 
 
@@ -102,6 +102,7 @@ class _Talk:
         self.model, self.text, self.context = model.model, model.encoders["text"], context
         self.grammar = _grammar(self.text)
         self.names = {index: name for name, index in self.text.symbols.items()}
+        self._actions = {self.text.symbols[symbol]: action for action, symbol in markup.DO.items()}
         self.memory = Memory()
         self.read = self.written = 0
         self._turns: list[list[Span]] = []  # of this stream, each with its answer
@@ -148,10 +149,6 @@ class _Talk:
         self._cache, self._length, self._turns = self.model.new_cache(1), 0, kept
         if kept:
             self._feed([span for turn in kept for span in turn])
-
-    @property
-    def _actions(self) -> dict[int, str]:
-        return {self.text.symbols[symbol]: action for action, symbol in markup.DO.items()}
 
     def _said(self, ids: list[int], chances: list[dict[int, float]]) -> _Said:
         actions = self._actions

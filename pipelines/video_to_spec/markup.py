@@ -95,23 +95,21 @@ def decode(turns: Iterable[Written], source: Source, *, blind: bool = False) -> 
     or claims that thereby have no time, are dropped with a warning. Raises DecodeError for a symbol that is not of the
     markup.
     """
-    reader = Reader(source)
-    if blind:
-        reader.questions.append(NO_POINTER)
+    reader = Reader(source, blind=blind)
     for turn in turns:
         reader.read(turn)
     return reader.done()
 
 
 class Reader:
-    """Reads turn by turn; `screens` so far, `here` the id of the one that is shown."""
+    """Reads turn by turn; `screens` so far, `here` the id of the one that is shown. blind: see `decode`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, blind: bool = False) -> None:
         self.source = source
         self.warnings: list[str] = []
         self.screens: list[Screen] = []
         self.steps: list[Step] = []
-        self.questions: list[str] = []
+        self.questions = [NO_POINTER] if blind else []
         self.here = ""
         self._doubts: list[tuple[int, str]] = []
         self._patterns: dict[str, list[Evidence]] = {}

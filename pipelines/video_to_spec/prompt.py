@@ -61,6 +61,20 @@ def _share(a: frozenset[str], b: frozenset[str]) -> float:
     return weights[0] / weights[1] if weights[1] else 0.0
 
 
+def follow(memory: Memory, turn: Turn, written: Sequence[str]) -> None:
+    """Keep `memory` up to date with what was written about a turn."""
+    here = memory.here
+    declared = len(memory.shown)
+    for before, symbol in zip(["", *written], written, strict=False):
+        if symbol == markup.NEW:
+            here, declared = declared, declared + 1
+            memory.shown.append([])
+        elif before == markup.GO and symbol[1] == "v":
+            here = int(symbol[2:-1])
+    if 0 <= here < len(memory.shown):
+        memory.arrive(here, turn.on_screen)
+
+
 def prompt_of(
     turn: Turn, memory: Memory, encoders: Mapping[str, Any], *, shift_us: int = 0, blank: bool = False
 ) -> list[Span]:

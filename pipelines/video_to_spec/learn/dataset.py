@@ -15,10 +15,8 @@ import torch
 from watersmeet.core.stream import Span, Stream, supervise
 from watersmeet.pipelines.data.dataset import recolour
 from watersmeet.pipelines.data.samples import DataError
-from watersmeet.pipelines.video_to_spec import markup
 from watersmeet.pipelines.video_to_spec.learn.store import Lesson, read_lesson
-from watersmeet.pipelines.video_to_spec.prompt import VIDEO, Memory, prompt_of
-from watersmeet.pipelines.video_to_spec.watch.sight import Turn
+from watersmeet.pipelines.video_to_spec.prompt import VIDEO, Memory, follow, prompt_of
 
 _HOUR_US = 3_600_000_000
 
@@ -106,20 +104,6 @@ class StepDataset:
                 learn += [False] * len(prompt) + [True]
             follow(memory, turn, written)
         return supervise(spans, learn)
-
-
-def follow(memory: Memory, turn: Turn, written: tuple[str, ...] | list[str]) -> None:
-    """Keep `memory` up to date with what was written about a turn."""
-    here = memory.here
-    declared = len(memory.shown)
-    for before, symbol in zip(["", *written], written, strict=False):
-        if symbol == markup.NEW:
-            here, declared = declared, declared + 1
-            memory.shown.append([])
-        elif before == markup.GO and symbol[1] == "v":
-            here = int(symbol[2:-1])
-    if 0 <= here < len(memory.shown):
-        memory.arrive(here, turn.on_screen)
 
 
 def _tinted(span: Span, seed: int, strength: float) -> Span:
