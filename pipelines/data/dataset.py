@@ -49,6 +49,7 @@ class LayoutDataset:
 
     `split` "train" varies samples by `augment`; any other gives each sample as it is. Views that show the same lines as
     an earlier one are left out, and so are those with more than `max_tokens` tokens. `limit` keeps the first so many.
+    `vocabulary` is a sentencepiece model that stands in for that of layout models and has all of its symbols.
     Raises DataError when there is nothing below `path`, or when it was made with other encoder settings.
     """
 
@@ -60,10 +61,11 @@ class LayoutDataset:
         augment: Augment | None = None,
         max_tokens: int = 2048,
         limit: int | None = None,
+        vocabulary: bytes | None = None,
     ) -> None:
         self.path, self.split = Path(path), split
         self.augment = (augment or Augment()) if split == "train" else None
-        self.encoders = encoders()
+        self.encoders = encoders(vocabulary)
         self.entries: list[tuple[_Chunk, dict[str, Any]]] = []
         self.dropped = {"duplicate": 0, "too long": 0}
         self._read(max_tokens)

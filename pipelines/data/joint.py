@@ -9,6 +9,7 @@ import numpy as np
 from watersmeet.core.stream import Stream
 from watersmeet.pipelines.data.dataset import LayoutDataset
 from watersmeet.pipelines.video_to_spec.learn.dataset import StepDataset, steps_encoders
+from watersmeet.pipelines.video_to_spec.vocabulary import tokenizer_model
 
 
 class JointDataset:
@@ -58,8 +59,11 @@ def open_joint(
 ) -> JointDataset:
     """The sets of a training recipe: `path` and `lessons` for "train", the others for "val"."""
     train = split == "train"
+    both = tokenizer_model()
     layouts = (
-        LayoutDataset(path, "train", **options) if train else LayoutDataset(val_path, "val", limit=val_limit, **options)
+        LayoutDataset(path, "train", vocabulary=both, **options)
+        if train
+        else LayoutDataset(val_path, "val", limit=val_limit, vocabulary=both, **options)
     )
     encoders = steps_encoders(layouts.encoders["text"])
     steps = StepDataset(lessons if train else val_lessons, encoders, split, **options)

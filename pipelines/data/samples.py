@@ -58,8 +58,8 @@ class Sample:
     variants: list[tuple[np.ndarray, list[str]]]
 
 
-def encoders() -> dict[str, Any]:
-    """Encoders of the modalities that go into a sample, by name, from the plugin registry."""
+def encoders(vocabulary: bytes | None = None) -> dict[str, Any]:
+    """Encoders of the modalities that go into a sample, by name, from the plugin registry. vocabulary: instead of that of layout models."""
     from watersmeet.pipelines.layout.vocabulary import FILE, tokenizer_model
     from watersmeet.plugins import get_registry
     from watersmeet.plugins.specs import resolve
@@ -69,7 +69,7 @@ def encoders() -> dict[str, Any]:
     return {
         "image": make["image"](PICTURE),
         "regions": make["regions"]({}),
-        "text": make["text"]({"model": FILE, "files": {FILE: tokenizer_model()}}),
+        "text": make["text"]({"model": FILE, "files": {FILE: vocabulary or tokenizer_model()}}),
     }
 
 

@@ -1,7 +1,7 @@
-"""The vocabulary that models of both tasks are trained with: symbols of the markups, bytes, and some English pieces.
+"""The vocabulary that layout models are trained with: the markup's symbols, bytes, and some English pieces.
 
 The model file lies beside this module, so that training anywhere starts from the same ids; `build` made it from a word
-list, and `extend` adds symbols behind the ids that there are.
+list and writes it again when symbols change.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,8 +24,3 @@ def build(words: Iterable[str], train: Callable[..., bytes], out_path: Path) -> 
     listed = list(words)
     lines = (" ".join(listed[i : i + 12]) for i in range(0, len(listed), 12))
     train(lines, markup.symbols(), SIZE, out_path)
-
-
-def extend(add: Callable[..., bytes], symbols: Iterable[str], path: Path) -> None:
-    """Add symbols to the vocabulary at `path` with `add` (the text modality's `with_symbols`); ids that there are stay."""
-    path.write_bytes(add(path.read_bytes(), list(symbols)))

@@ -9,11 +9,11 @@ import torch
 
 from watersmeet.pipelines.data.joint import JointDataset
 from watersmeet.pipelines.data.samples import DataError
-from watersmeet.pipelines.layout.vocabulary import tokenizer_model
 from watersmeet.pipelines.video_to_spec import markup
 from watersmeet.pipelines.video_to_spec.learn.dataset import StepDataset, Vary, steps_encoders
 from watersmeet.pipelines.video_to_spec.learn.store import read_lesson, write_lesson
 from watersmeet.pipelines.video_to_spec.prompt import Memory, follow, prompt_of
+from watersmeet.pipelines.video_to_spec.vocabulary import tokenizer_model
 from watersmeet.plugins.registry import get_registry
 
 WRITTEN = (

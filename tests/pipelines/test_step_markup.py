@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from watersmeet.core.errors import ConfigError, DecodeError
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.layout import markup as layout
-from watersmeet.pipelines.layout.vocabulary import tokenizer_model
 from watersmeet.pipelines.video_to_spec import grammar, markup
 from watersmeet.pipelines.video_to_spec.observed import MAX_BOXES, MAX_MOMENTS, MAX_TEXTS, Moment, Observed, SeenText
 from watersmeet.pipelines.video_to_spec.sentences import NO_POINTER, PATTERNS, doubt, feature
 from watersmeet.pipelines.video_to_spec.spec import Claim, Evidence, Screen, Source, Spec, Step
+from watersmeet.pipelines.video_to_spec.vocabulary import tokenizer_model
 
 EOS = 2
 IDS = {symbol: 3 + i for i, symbol in enumerate(markup.symbols())}

@@ -1,5 +1,7 @@
 """A model that learns more symbols and modalities forgets nothing, and answers about recordings in their language."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,12 +9,15 @@ from PIL import Image
 
 from watersmeet.core.errors import CheckpointError, ConfigError, UsageError
 from watersmeet.core.stream import Stream, pack
+from watersmeet.pipelines.data.samples import encoders
 from watersmeet.pipelines.layout import markup as layout
 from watersmeet.pipelines.layout.prompt import prompt_spans
+from watersmeet.pipelines.layout.vocabulary import tokenizer_model as layout_model
 from watersmeet.pipelines.models.fresh import new_model
-from watersmeet.pipelines.models.local import load_local
+from watersmeet.pipelines.models.local import built_in_folder, load_local
 from watersmeet.pipelines.models.widen import widen
 from watersmeet.pipelines.video_to_spec import markup
+from watersmeet.pipelines.video_to_spec import vocabulary as words
 from watersmeet.pipelines.video_to_spec.ask import ask_steps
 from watersmeet.pipelines.video_to_spec.prompt import VIDEO
 from watersmeet.tokenizers.text.train import with_symbols
@@ -159,3 +164,15 @@ def test_a_recording_longer_than_the_context_is_asked_in_streams_that_overlap(mo
 def test_a_model_that_does_not_read_videos_is_refused(base, seen):
     with pytest.raises(UsageError, match="does not read video; take nano"):
         ask_steps(load_local(str(base)), seen(2))
+
+
+def test_the_vocabulary_of_both_tasks_goes_on_behind_that_of_the_model_that_ships(tmp_path):
+    words.build(with_symbols, tmp_path / "made.model")
+    assert (tmp_path / "made.model").read_bytes() == words.tokenizer_model(), "build it again"
+    config = json.loads((built_in_folder() / "config.json").read_text("utf-8"))
+    layouts, both = load_vocabulary(layout_model()), load_vocabulary(words.tokenizer_model())
+    # samples of pages are taught to the model that ships, so they are written in its ids
+    assert encoders()["text"].vocab_size == layouts.size == config["vocab_size"]
+    assert encoders(words.tokenizer_model())["text"].vocab_size == both.size == layouts.size + 123
+    assert [both.name(i) for i in range(layouts.size)] == [layouts.name(i) for i in range(layouts.size)]
+    assert set(markup.symbols()) <= set(both.symbols)
