@@ -328,6 +328,47 @@ def pack(streams: Iterable[Stream], modality_names: Sequence[str] | None = None)
     )
 
 
+def pick(packed: Packed, keep_N: torch.Tensor, modality_names: Sequence[str]) -> tuple[Packed, torch.Tensor]:
+    """(the batch of those streams of `packed` that `keep_N` [N] bool names, [t] int64: where its tokens were).
+
+    `modality_names` numbers the modalities anew. Raises StreamError for no stream, or a modality outside of the names.
+    """
+    if not bool(keep_N.any()):
+        raise StreamError("pick got 0 streams, expected at least 1")
+    lengths_N = packed.cu_seqlens.diff().to(torch.int64)
+    kept_T = torch.repeat_interleave(keep_N, lengths_N, output_size=packed.T)
+    where_t = kept_T.nonzero().squeeze(1)
+    place_T = kept_T.to(torch.int64).cumsum(0) - 1
+    names = tuple(modality_names)
+    segments = {}
+    for segment in packed.segments:
+        mine = kept_T[segment.positions]
+        if not bool(mine.any()):
+            continue
+        if segment.modality not in names:
+            raise StreamError(f"pick: modality {segment.modality!r} is not among {', '.join(names)}")
+        segments[segment.modality] = Segment(
+            modality=segment.modality,
+            data=segment.data[mine],
+            coords=segment.coords[mine],
+            time_us=None if segment.time_us is None else segment.time_us[mine],
+            positions=place_T[segment.positions[mine]],
+        )
+    number = torch.tensor([names.index(name) if name in names else -1 for name in packed.modality_names])
+    bounds = torch.cat([lengths_N.new_zeros(1), lengths_N[keep_N].cumsum(0)])
+    out = Packed(
+        segments=tuple(segments[name] for name in names if name in segments),
+        cu_seqlens=bounds.to(packed.cu_seqlens.dtype),
+        T=len(where_t),
+        targets=packed.targets[where_t],
+        weight=packed.weight[where_t],
+        block=packed.block[where_t],
+        modality_ids=number.to(where_t.device)[packed.modality_ids[where_t]],
+        modality_names=names,
+    )
+    return out, where_t
+
+
 def supervise(spans: Sequence[Span], learn: Sequence[bool]) -> Stream:
     """Stream in which every token of the spans marked True in `learn` must be predicted by the position before it.
 

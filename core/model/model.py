@@ -39,6 +39,7 @@ class LossOutput:
     modality_loss    [Q] float32, sum of weight * cross entropy of the targets of each modality, see `loss.subject_ids`
     modality_weight  [Q] float32
     expert_load      [MoE layers, Q, E] int64, picks of every expert by tokens of each modality
+    hidden           [T, D] final hidden state; differentiable
     """
 
     loss: Tensor
@@ -48,6 +49,7 @@ class LossOutput:
     modality_loss: Tensor
     modality_weight: Tensor
     expert_load: Tensor
+    hidden: Tensor
 
 
 class Model(nn.Module):
@@ -215,6 +217,7 @@ class Model(nn.Module):
             modality_loss=nll_n.new_zeros(len(names)).index_add_(0, ids_n, nll_n * weight_n),
             modality_weight=nll_n.new_zeros(len(names)).index_add_(0, ids_n, weight_n),
             expert_load=load,
+            hidden=hidden_TD,
         )
 
     def update_balancing(self, reduce: Callable[[Tensor], Tensor] | None = None) -> None:

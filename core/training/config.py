@@ -157,11 +157,17 @@ class LoraSection:
 class LossSection:
     """`[loss]`: `weights` by modality, 1 where not named: a target counts so many times, in the loss that is trained and in the
     one that is reported for all together. It belongs to the modality that was read last before it, see `model.loss.subject_ids`.
+    `teacher` names a model whose word counts for `teacher_share` of the loss of all streams that it can read, so that what it
+    could do is not forgotten while something new is learnt, see teacher.py; empty: none.
     """
 
     weights: dict[str, float] = field(default_factory=dict)
+    teacher: str = ""
+    teacher_share: float = 0.7
 
     def __post_init__(self) -> None:
+        if not 0 < self.teacher_share <= 1:
+            raise ConfigError(f"loss.teacher_share is {self.teacher_share}, expected 0 < x <= 1")
         for name, value in self.weights.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
                 raise ConfigError(f"loss.weights.{name} is {value!r}, expected a number of at least 0")
@@ -274,6 +280,8 @@ class TrainConfig:
         values["trainable"] = list(self.trainable)
         if not self.trainable:
             del values["trainable"]
+        if not self.loss.teacher:
+            del values["loss"]["teacher"], values["loss"]["teacher_share"]
         values["lora"]["targets"] = list(self.lora.targets)
         if not self.lora.r:
             del values["lora"]

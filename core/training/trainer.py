@@ -52,6 +52,7 @@ from watersmeet.core.training.qk_clip import QKClip
 from watersmeet.core.training.saving import Counters, Saved
 from watersmeet.core.training.schedule import lr_factor
 from watersmeet.core.training.sharding import Team, on_cpu, shard_layers
+from watersmeet.core.training.teacher import Teacher
 from watersmeet.kernels.native import keep_memory
 
 
@@ -70,12 +71,13 @@ class Summary:
 class _LossModule(nn.Module):
     """What accelerate wraps: distributed wrappers only see `forward`, so the loss has to be one."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, teacher: Teacher | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.teacher = model, teacher
 
     def forward(self, batch: Batch) -> Any:
-        return self.model.loss(batch.packed, real_tokens=batch.real_tokens)
+        out = self.model.loss(batch.packed, real_tokens=batch.real_tokens)
+        return self.teacher.blend(out, batch.packed, self.model) if self.teacher and self.training else out
 
 
 class Trainer(Saved):
@@ -84,6 +86,7 @@ class Trainer(Saved):
     model       float32 parameters (the masters); its computation runs in bfloat16 when `run.precision` says so. What
                 `config.trainable` leaves out is frozen here and may have any dtype
     train_set   see `packing.Dataset`; `val_set` the same, or None
+    teacher     the model that `loss.teacher` names
     report      called with one line of text now and then; `print` by default
     on_step     called with (step, what the log says of it) after every step of the main process; nothing about steps is
                 reported then
@@ -100,6 +103,7 @@ class Trainer(Saved):
         device: str | None = None,
         report: Callable[[str], None] = print,
         on_step: Callable[[int, Mapping[str, Any]], None] | None = None,
+        teacher: Model | None = None,
     ) -> None:
         self.config, self.train_set, self.val_set, self.report = config, train_set, val_set, report
         self.on_step = on_step
@@ -138,7 +142,8 @@ class Trainer(Saved):
             and all(param.requires_grad for param in model.parameters())
         ):
             check_layers(self.plans, model.config)
-        self.module: nn.Module = _LossModule(model)
+        older = None if teacher is None else Teacher(teacher.to(self.device), model, config.loss.teacher_share)
+        self.module: nn.Module = _LossModule(model, older)
         if self.world > 1 and config.run.sharding == "fsdp2":
             model.to(self.device)
             shard_layers(self.module, model.layers, self.world, self.device)

@@ -105,6 +105,18 @@ def start_run(recipe: TrainConfig, dataset: Any) -> Start:
     )
 
 
+def teacher_of(recipe: TrainConfig) -> Model | None:
+    """The model that `loss.teacher` names."""
+    if not recipe.loss.teacher:
+        return None
+    import torch
+
+    from watersmeet.pipelines.models.local import load_local
+
+    dtype = torch.bfloat16 if recipe.run.precision == "bf16" else torch.float32
+    return load_local(recipe.loss.teacher, dtype=dtype).model
+
+
 def _plain(modalities: Any) -> dict[str, dict[str, Any]]:
     """Encoder settings by modality as a checkpoint keeps them: JSON values, files apart."""
     return {name: {k: v for k, v in settings.items() if k != "files"} for name, settings in modalities.items()}

@@ -102,7 +102,7 @@ def _run(
     on_step: Any,
     train_set: Any,
 ) -> Summary:
-    from watersmeet.cli.start import start_run
+    from watersmeet.cli.start import start_run, teacher_of
     from watersmeet.core.training.sharding import in_first_process
     from watersmeet.core.training.trainer import Trainer, seed_everything
 
@@ -116,7 +116,17 @@ def _run(
         in_first_process(lambda: _move_aside(out, report), device=device)
     if hasattr(train_set, "work_in"):
         train_set.work_in(out)
-    trainer = Trainer(start.model, recipe, train_set, val_set, out=out, device=device, report=report, on_step=on_step)
+    trainer = Trainer(
+        start.model,
+        recipe,
+        train_set,
+        val_set,
+        out=out,
+        device=device,
+        report=report,
+        on_step=on_step,
+        teacher=teacher_of(recipe),
+    )
     if trainer.resume():
         report(f"resumed at step {trainer.counters.step} of {recipe.schedule.steps}")
     else:
