@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from watersmeet.core.stream import Span, Stream, supervise
-from watersmeet.pipelines.data.dataset import recolour
 from watersmeet.pipelines.data.samples import DataError
 from watersmeet.pipelines.video_to_spec.learn.store import Lesson, read_lesson
+from watersmeet.pipelines.video_to_spec.learn.vary import Variation, Vary, Words
 from watersmeet.pipelines.video_to_spec.prompt import VIDEO, Memory, follow, prompt_of
 
 _HOUR_US = 3_600_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Vary:
-    """How a training sample is varied; all probabilities."""
-
-    blank: float = 0.04  # no patches
-    colour: float = 0.5  # another brightness, contrast and tint
-    late: float = 0.7  # the recording began some time ago
-    max_colour: float = 0.15
 
 
 def steps_encoders(text: Any) -> dict[str, Any]:
@@ -50,6 +38,7 @@ class StepDataset:
     ) -> None:
         self.path, self.encoders = Path(path), encoders
         self.vary = Vary() if split == "train" else None
+        self.cell = encoders["video"].settings["patch"] / encoders["video"].settings["scale"]
         self.max_tokens = max_tokens
         self.files = sorted(self.path.glob("*.json"))
         if not self.files:
@@ -59,15 +48,20 @@ class StepDataset:
             if dict(read_lesson(file).settings) != settings:
                 raise DataError(f"{file} was made with other settings of the video encoder; make the lessons again")
         self._lesson = lru_cache(maxsize=64)(read_lesson)
-        self.pieces = [piece for file in self.files for piece in self._cut(file)]
+        self._sizes: dict[Path, list[int]] = {}
+        texts: set[str] = set()
+        self.pieces = [piece for file in self.files for piece in self._cut(file, texts)]
+        self.words = Words(texts)
 
-    def _cut(self, file: Path) -> list[tuple[Path, int, int]]:
-        """(file, first turn, turn after the last) of each part that fits."""
+    def _cut(self, file: Path, texts: set[str]) -> list[tuple[Path, int, int]]:
+        """(file, first turn, turn after the last) of each part that fits; what is to be read in it goes to `texts`."""
         lesson = read_lesson(file)
         memory, sizes = Memory(), []
         for turn, written in zip(lesson.turns, lesson.written, strict=True):
             sizes.append(sum(s.n for s in prompt_of(turn, memory, self.encoders)) + len(written) + 1)
             follow(memory, turn, written)
+            texts.update(line.text for line in (*turn.under, *turn.before, *turn.after))
+        self._sizes[file] = sizes
         out, first, total = [], 0, 0
         for number, size in enumerate(sizes):
             if total + size > self.max_tokens and number > first:
@@ -86,10 +80,14 @@ class StepDataset:
         """
         file, first, last = self.pieces[index]
         lesson: Lesson = self._lesson(file)
-        how = self.vary
-        blank = how is not None and rng.random() < how.blank
-        shift_us = int(rng.integers(_HOUR_US)) if how is not None and rng.random() < how.late else 0
-        tint = int(rng.integers(2**31)) if how is not None and rng.random() < how.colour else None
+        how, varied = self.vary, None
+        blank, shift_us = False, 0
+        if how is not None:
+            if rng.random() < how.inside:
+                first, last = self._elsewhere(file, first, last, rng)
+            blank = rng.random() < how.blank
+            shift_us = int(rng.integers(_HOUR_US)) if rng.random() < how.late else 0
+            varied = Variation(how, self.words, rng, cell=self.cell)
         memory = Memory()
         spans: list[Span] = []
         learn: list[bool] = []
@@ -97,18 +95,19 @@ class StepDataset:
         for number in range(last):
             turn, written = lesson.turns[number], lesson.written[number]
             if number >= first:
-                prompt = prompt_of(turn, memory, self.encoders, shift_us=shift_us, blank=blank)
-                if tint is not None and how is not None:
-                    prompt = [_tinted(span, tint, how.max_colour) for span in prompt]
-                spans += [*prompt, text.encode_markup([*written, "</s>"])]
+                seen, said = (turn, list(written)) if varied is None else varied.apply(turn, written)
+                prompt = prompt_of(seen, memory, self.encoders, shift_us=shift_us, blank=blank)
+                spans += [*prompt, text.encode_markup([*said, "</s>"])]
                 learn += [False] * len(prompt) + [True]
             follow(memory, turn, written)
         return supervise(spans, learn)
 
-
-def _tinted(span: Span, seed: int, strength: float) -> Span:
-    """The same patches in other colours; one seed gives all patches of a recording the same ones."""
-    if span.modality != "video":
-        return span
-    data = recolour(span.data.numpy().copy(), np.random.default_rng(seed), strength)
-    return replace(span, data=torch.from_numpy(data))
+    def _elsewhere(self, file: Path, first: int, last: int, rng: np.random.Generator) -> tuple[int, int]:
+        """A part that begins at any turn of this one."""
+        sizes = self._sizes[file]
+        first = end = int(rng.integers(first, last))
+        total = 0
+        while end < len(sizes) and (end == first or total + sizes[end] <= self.max_tokens):
+            total += sizes[end]
+            end += 1
+        return first, end
