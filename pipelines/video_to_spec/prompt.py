@@ -111,19 +111,23 @@ def _measures(turn: Turn, memory: Memory) -> list[str]:
     """Ten symbols, always in this order."""
     number, alike = memory.alike(turn.on_screen)
     reach = 0 if turn.reach is None else 1 + (0 if turn.reach == 0 else _log(turn.reach / 8, 9))
-    scrolled = 0 if turn.scrolled == 0 else 1 if turn.scrolled > 0 else 2
-    levels = [
-        _log(turn.pause_s / 0.1, 10),
-        _log(turn.lasting_s / 0.05, 10),
-        reach,
+    # what all but says what happened is said with the symbol that is to be written
+    scrolled = "<level0>" if turn.scrolled == 0 else markup.WAY["down" if turn.scrolled > 0 else "up"]
+    letters = markup.DO["type"] if turn.letters else "<level0>"
+    times = [_log(turn.pause_s / 0.1, 10), _log(turn.lasting_s / 0.05, 10), reach]
+    rest = [min(15, len(turn.observed.moments)), round(10 * memory.resembles_here(turn.on_screen)), round(10 * alike)]
+    return [
+        *_levels(times),
         scrolled,
-        round(10 * turn.kept),
-        int(turn.letters),
-        min(15, len(turn.observed.moments)),
-        round(10 * memory.resembles_here(turn.on_screen)),
-        round(10 * alike),
+        *_levels([round(10 * turn.kept)]),
+        letters,
+        *_levels(rest),
+        f"<v{max(0, number)}>",
     ]
-    return [*(f"<level{level}>" for level in levels), f"<v{max(0, number)}>"]
+
+
+def _levels(values: Sequence[int]) -> list[str]:
+    return [f"<level{value}>" for value in values]
 
 
 def _log(value: float, most: int) -> int:

@@ -200,11 +200,15 @@ def test_of_both_sets_the_steps_come_as_often_as_was_asked_for():
 def test_every_prompt_has_ten_measures_between_its_opening_and_its_lines(seen, encoders):
     text = encoders["text"]
     names = {index: name for name, index in text.symbols.items()}
+    said = []
     for turn in seen(4).turns:
         first = next(span for span in prompt_of(turn, Memory(), encoders) if span.modality == "text")
         symbols = [names[int(i)] for i in first.data]
         assert symbols[0] == markup.OPEN and len(symbols) == 11 and symbols[-1] == "<v0>"
+        said.append((symbols.pop(6), symbols.pop(4)))
         assert all(symbol.startswith("<level") for symbol in symbols[1:-1])
+    # scrolling and typing are said with the symbols that are to be written of them
+    assert said == [("<level0>", "<level0>")] * 2 + [("<level0>", "<way-up>"), ("<do-type>", "<level0>")]
 
 
 def varied(how, turns, *, seed=0, texts=("Blue Whale", "old moon")):
