@@ -14,8 +14,8 @@ from watersmeet.pipelines.models.local import LocalModel
 from watersmeet.pipelines.models.remote import RemoteModel
 from watersmeet.pipelines.task.staging import staged
 from watersmeet.pipelines.video_to_spec import markup
+from watersmeet.pipelines.video_to_spec.ahead import Ahead
 from watersmeet.pipelines.video_to_spec.ask import ask_steps
-from watersmeet.pipelines.video_to_spec.keyframes import frames_of
 from watersmeet.pipelines.video_to_spec.outputs import wanted_times, write_outputs
 from watersmeet.pipelines.video_to_spec.score import count, scores_of
 from watersmeet.pipelines.video_to_spec.server import ask_in_words
@@ -65,12 +65,13 @@ class VideoToSpec:
             if truth is not None:
                 _same_recording(truth, sight, self.settings.truth)
             progress("asking the model", 0.5)
-            said = self._ask(
-                model, path, sight, encoders, lambda share: progress("asking the model", 0.5 + 0.4 * share)
-            )
-            progress("writing", 0.9)
-            with frames_of(encoders["video"], path, wanted_times(said.spec)) as frame_at:
-                files = write_outputs(said.spec, frame_at, stage)
+            with Ahead(encoders["video"], path, sight) as ahead:
+                said = self._ask(
+                    model, path, sight, encoders, lambda share: progress("asking the model", 0.5 + 0.4 * share)
+                )
+                progress("writing", 0.9)
+                with ahead.frames(wanted_times(said.spec)) as frame_at:
+                    files = write_outputs(said.spec, frame_at, stage)
             scores = _scores(said, truth)
             record = {"model": model.name, "seconds": round(time.monotonic() - started, 2), "scores": scores}
             record |= {"claims": dict(said.claims)} if said.claims else {}

@@ -50,6 +50,9 @@ class Regions:
             gray = np.asarray(canvas.convert("L"))[int(box.y0) : int(box.y1), int(box.x0) : int(box.x1)]
             self.known[text] = (gray < 128).astype(np.float32)
 
+    def text_reader(self):
+        return self.read_texts
+
     def read_texts(self, crop):
         self.crops.append(crop.shape)
         ink = (np.abs(crop.astype(int).sum(2) - np.median(crop.astype(int).sum(2))) > 320).astype(np.float32)

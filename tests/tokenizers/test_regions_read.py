@@ -73,3 +73,53 @@ def test_missing_spaces_come_from_the_pixels():
 )  # fmt: skip
 def test_noise(text, sure, box, noise):
     assert ocr._is_noise(text, sure, box) is noise
+
+
+def lined(words, noise=0, seed=0, ink=(20, 20, 20)):
+    """White paper with a word a line, 40 px apart."""
+    picture = Image.new("RGB", (260, 40 * len(words)), "white")
+    pen = ImageDraw.Draw(picture)
+    for row, word in enumerate(words):
+        pen.text((20, 40 * row + 8), word, fill=ink, font=load_font("sans", 400, 20))
+    values = np.asarray(picture).astype(np.int16)
+    moved = np.random.default_rng(seed).integers(-noise, noise + 1, values.shape) if noise else 0
+    return np.clip(values + moved, 0, 255).astype(np.uint8)
+
+
+def test_a_line_that_was_read_is_not_read_again_and_another_one_is(monkeypatch):
+    asked = []
+    recognise = ocr._Models.recognise
+    monkeypatch.setattr(
+        ocr._Models, "recognise", lambda self, batch: asked.append(len(batch)) or recognise(self, batch)
+    )
+
+    def read(words, memory, **how):
+        del asked[:]
+        lines = ocr.read_lines(lined(words, **how), [], memory)
+        return {line.text: line.box for line in lines}, sum(asked)
+
+    memory = ocr.ReadLines()
+    first, count = read(["Orders", "Invoice 17"], memory)
+    assert set(first) == {"Orders", "Invoice 17"} and count == 2
+    # elsewhere, and with what a codec does to it
+    again, count = read(["Customers", "Invoice 17", "Orders"], memory, noise=6, seed=1)
+    assert set(again) == {"Customers", "Orders", "Invoice 17"} and count == 1
+    assert again["Orders"][1] == pytest.approx(first["Orders"][1] + 80, abs=1.5)
+    # one other letter is another line
+    other, count = read(["Invoice 11", "Orders"], memory)
+    assert set(other) == {"Invoice 11", "Orders"} and count == 1
+    # and so are other colours; what was read without a memory is the same
+    assert read(["Orders"], memory, ink=(20, 20, 200))[1] == 1
+    plain, count = read(["Customers", "Invoice 17", "Orders"], None, noise=6, seed=1)
+    assert (set(plain), count) == (set(again), 3)
+
+
+def test_a_memory_of_lines_has_an_end(monkeypatch):
+    monkeypatch.setattr(ocr.ReadLines, "_MOST", 3)
+    memory = ocr.ReadLines()
+    crops = [np.full((48, 100 + 8 * i, 3), 20 * i, np.uint8) for i in range(5)]
+    for i, crop in enumerate(crops):
+        memory.keep(crop, False, ocr._Read(str(i), [1.0], [3.0]))
+    assert [memory.recall(crop, False) is not None for crop in crops] == [False, False, True, True, True]
+    assert memory.recall(crops[4], True) is None
+    assert memory.recall(crops[4], False).text == "4"

@@ -236,6 +236,44 @@ def test_a_whole_file_is_what_its_frames_give(tmp_path, film):
     assert int(whole[1].time_us[0]) == 666_667
 
 
+def test_frames_that_come_smaller_give_the_patches_and_boxes_of_the_whole_size():
+    encoder = Encoder(FULL | {"scale": 0.25})
+    # cells of four pixels, so that halving twice is quartering
+    cells = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+    frames = [cells.repeat(4, axis=0).repeat(4, axis=1) for _ in range(30)]
+    for pixels in frames[10:]:
+        pixels[64:128, 64:192] = (200, 30, 30)
+
+    def spans_of(session, pictures):
+        spans = [span for i, pixels in enumerate(pictures) for span in session.push((pixels, i * 40_000))]
+        return spans + session.close(1_200_000)
+
+    whole = spans_of(encoder.open(), frames)
+    halves = [pixels.reshape(96, 2, 128, 2, 3).mean((1, 3)).round().astype(np.uint8) for pixels in frames]
+    smaller = spans_of(encoder.open((256, 192)), halves)
+    assert len(whole) >= 2 and [span.key for span in smaller] == [span.key for span in whole]
+    assert [span.source for span in smaller] == [span.source for span in whole]
+
+
+def test_a_frame_whose_memory_is_written_to_meanwhile_is_compared_as_it_came():
+    """The ring of a decoder holds a later frame when the same picture comes again."""
+    first, other = page((64, 64)), page((64, 64))
+    other[8:40, 8:40] = (200, 30, 30)
+    shown_anew = [first, other, other, other, other, other]
+    session, spans = Encoder(FULL).open(), []
+    for i, pixels in enumerate(shown_anew):
+        memory = pixels.copy()
+        spans += session.push((memory, i * 200_000))
+        memory[:] = 0
+    spans += session.close(1_200_000)
+    expected, plain = Encoder(FULL).open(), []
+    for i, pixels in enumerate(shown_anew):
+        plain += expected.push((pixels.copy(), i * 200_000))
+    plain += expected.close(1_200_000)
+    assert [span.key for span in spans] == [span.key for span in plain]
+    assert np.array_equal(shown(spans, (64, 64)), other)
+
+
 def test_tile_sums_and_differences_are_those_of_the_definition():
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 256, (64, 96, 3), dtype=np.uint8) for _ in range(2))

@@ -62,6 +62,19 @@ def test_the_child_gives_what_reading_here_gives(files):
         assert all(np.array_equal(a[3], b[3]) for a, b in zip(found, wanted, strict=True))
 
 
+@pytest.mark.parametrize("wanted", [None, [0, 400_000, 900_000]])
+def test_half_the_size_is_the_mean_of_two_by_two_pixels(files, wanted):
+    with Video(files / "a.mp4") as video:
+        whole = [(f.index, f.time_us, f.key, f.pixels.astype(np.float64)) for f in video.frames(wanted)]
+    with Video(files / "a.mp4") as video:
+        halves = [(f.index, f.time_us, f.key, f.pixels.copy()) for f in video.frames(wanted, halved=True)]
+        assert (video.head.width, video.head.height) == (64, 48)
+    assert [item[:3] for item in whole] == [item[:3] for item in halves]
+    for (*_, full), (*_, half) in zip(whole, halves, strict=True):
+        assert half.shape == (24, 32, 3)
+        assert np.abs(full.reshape(24, 2, 32, 2, 3).mean((1, 3)) - half).max() <= 0.5
+
+
 def test_frames_are_views_that_nobody_can_write_to_and_may_outlive_the_video(files):
     with Video(files / "a.mp4") as video:
         frame = next(iter(video.frames()))

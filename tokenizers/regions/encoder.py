@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class Encoder:
     """Encodes the plain form of a `Regions` record, or a picture, which is read first (text recognition: seconds).
 
     settings: see `DEFAULTS`. There are no files. The measuring functions of this room are attributes, so that a
-    pipeline can use them through the registry: `describe`, `read`, `read_texts`, `find_shapes`, `measure_text`, `measure_texts`,
+    pipeline can use them through the registry: `describe`, `read`, `text_reader`, `find_shapes`, `measure_text`, `measure_texts`,
     `measure_box`, `ink_of`.
     """
 
@@ -115,11 +116,13 @@ class Encoder:
         return read(image)
 
     @staticmethod
-    def read_texts(image: Any) -> list[dict[str, Any]]:
-        """The texts alone of a part of a picture, as records of `read`, in no certain order; boxes around the ink."""
+    def text_reader() -> Callable[[Any], list[dict[str, Any]]]:
+        """A function that gives the texts alone of a part of a picture, as records of `read`, in no certain order; boxes around
+        the ink. It is for the pictures of one recording: a line that was read before is not read again."""
+        from watersmeet.tokenizers.regions.ocr import ReadLines
         from watersmeet.tokenizers.regions.read import read_texts
 
-        return read_texts(image)
+        return partial(read_texts, memory=ReadLines())
 
     def encode(self, item: Mapping[str, Any] | Image.Image) -> list[Span]:
         """One span: data [n, F] int64 (see `features`), coords [n, 4] int64 (x0, y0, x1, y1 px), in reading order.

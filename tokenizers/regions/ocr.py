@@ -9,6 +9,7 @@ Legend: H, W rows and columns of the picture; T time steps of the recogniser; K 
 
 import os
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +43,11 @@ class Line:
     words: tuple[tuple[tuple[float, float, float, float], str], ...] = ()
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on: two threads on one core would wait for each other."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class _Models:
     """Both networks. Loading takes about half a second, so it happens once a process, on first use."""
 
@@ -53,7 +59,7 @@ class _Models:
             raise ConfigError(f"reading text needs the packages rapidocr and onnxruntime: {error}") from error
         folder = Path(rapidocr.__file__).parent / "models"
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = max(1, min(THREADS, os.cpu_count() or 1))
+        options.intra_op_num_threads = min(THREADS, usable_cores())
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
         # shapes change with every line; an arena would keep the largest of each
@@ -343,12 +349,54 @@ class _Read:
     x: list[float]  # picture x of each character's middle
 
 
-def _recognise(image: NDArray[np.uint8], jobs: list[tuple[int, int, int, int]], latin: bool) -> list[_Read]:
-    """Read crops; those of similar width share a batch."""
+class ReadLines:
+    """Lines that were read lately, by how they look, so that a screen that is shown again is not read again.
+
+    A line is known if means of 4 x 4 px of its crop at the recogniser's height are those of one of the same width; a
+    codec's noise hardly moves them, and another letter moves some by half of the way from ink to paper.
+    """
+
+    _MOST, _STEP = 4096, 12  # lines; of 255
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[int, bool], list[tuple[NDArray[np.int16], _Read]]] = OrderedDict()
+        self._count = 0
+
+    @staticmethod
+    def _look(crop: NDArray[np.uint8]) -> NDArray[np.int16]:
+        size = (max(1, crop.shape[1] // 4), crop.shape[0] // 4)
+        return cv2.resize(crop, size, interpolation=cv2.INTER_AREA).astype(np.int16)
+
+    def recall(self, crop: NDArray[np.uint8], latin: bool) -> _Read | None:
+        """What was read of a crop that looked like this one."""
+        key = (crop.shape[1], latin)
+        if key not in self._known:
+            return None
+        self._known.move_to_end(key)
+        look = self._look(crop)
+        return next((read for other, read in self._known[key] if int(np.abs(look - other).max()) <= self._STEP), None)
+
+    def keep(self, crop: NDArray[np.uint8], latin: bool, read: _Read) -> None:
+        """Remember a reading; the widths that were asked for least lately are forgotten."""
+        self._known.setdefault((crop.shape[1], latin), []).append((self._look(crop), read))
+        self._count += 1
+        while self._count > self._MOST:
+            self._count -= len(self._known.popitem(last=False)[1])
+
+
+def _recognise(
+    image: NDArray[np.uint8], jobs: list[tuple[int, int, int, int]], latin: bool, memory: ReadLines | None = None
+) -> list[_Read]:
+    """Read crops; those of similar width share a batch, and those in `memory` are not read again."""
     net = models()
     crops = [_prepare(image, *job) for job in jobs]
-    order = sorted(range(len(jobs)), key=lambda i: crops[i].shape[1])
     out: dict[int, _Read] = {}
+    if memory is not None:
+        for i, job in enumerate(jobs):
+            known = memory.recall(crops[i], latin)
+            if known is not None:
+                out[i] = replace(known, x=[x + job[0] for x in known.x])
+    order = sorted((i for i in range(len(jobs)) if i not in out), key=lambda i: crops[i].shape[1])
     position = 0
     while position < len(order):
         group = [order[position]]
@@ -375,6 +423,8 @@ def _recognise(image: NDArray[np.uint8], jobs: list[tuple[int, int, int, int]], 
             margin = max(2, round((y1 - y0) * 0.2))
             ratio = (x1 - x0 + 2 * margin) / crops[i].shape[1]
             out[i] = _Read(text, sure, [x0 - margin + (t + 0.5) * step * ratio for t in at])
+            if memory is not None:
+                memory.keep(crops[i], latin, replace(out[i], x=[x - x0 for x in out[i].x]))
     return [out[i] for i in range(len(jobs))]
 
 
@@ -445,18 +495,26 @@ def _is_noise(text: str, confidence: float, box: tuple[int, int, int, int]) -> b
     return False
 
 
-def read_lines(image_HW3: NDArray[np.uint8], frames: list[tuple[int, int, int, int]] | None = None) -> list[Line]:
-    """All lines of a picture [H, W, 3] uint8 RGB, unsorted. `frames` are boxes whose edges separate texts."""
+def read_lines(
+    image_HW3: NDArray[np.uint8],
+    frames: list[tuple[int, int, int, int]] | None = None,
+    memory: ReadLines | None = None,
+) -> list[Line]:
+    """All lines of a picture [H, W, 3] uint8 RGB, unsorted. `frames` are boxes whose edges separate texts; `memory` has lines
+    of earlier pictures of the same recording."""
     boxes = find_lines(image_HW3, frames or [])
     jobs = [(box, piece) for box in boxes for piece in _pieces(image_HW3, box)]
-    reads = _recognise(image_HW3, [(p[0], b[1], p[1], b[3]) for b, p in jobs], latin=False)
+    reads = _recognise(image_HW3, [(p[0], b[1], p[1], b[3]) for b, p in jobs], latin=False, memory=memory)
     letters = "".join(r.text for r in reads)
     foreign = sum(ord(c) > 0x2E80 for c in letters)
     if foreign and foreign < 0.1 * len(letters):
         # a page in Latin script: ideographs are icons that were taken for letters; read those lines again without
         again = [i for i, r in enumerate(reads) if any(ord(c) > 0x2E80 for c in r.text)]
         better = _recognise(
-            image_HW3, [(jobs[i][1][0], jobs[i][0][1], jobs[i][1][1], jobs[i][0][3]) for i in again], latin=True
+            image_HW3,
+            [(jobs[i][1][0], jobs[i][0][1], jobs[i][1][1], jobs[i][0][3]) for i in again],
+            latin=True,
+            memory=memory,
         )
         for i, read in zip(again, better, strict=True):
             reads[i] = read

@@ -9,7 +9,7 @@ from PIL import Image
 from watersmeet.tokenizers.regions.describe import describe, text_record
 from watersmeet.tokenizers.regions.fonts import extent
 from watersmeet.tokenizers.regions.glyphs import measure_text, measure_texts
-from watersmeet.tokenizers.regions.ocr import Line, read_lines
+from watersmeet.tokenizers.regions.ocr import Line, ReadLines, read_lines
 from watersmeet.tokenizers.regions.shapes import as_array, find_shapes
 
 ASCENT, DESCENT = 0.905, 0.212  # em, of Liberation Sans: how far a line's own box reaches above and below the baseline
@@ -39,9 +39,12 @@ def read(image: Image.Image | NDArray[np.uint8]) -> dict[str, Any]:
     return describe(array, texts)
 
 
-def read_texts(image: Image.Image | NDArray[np.uint8]) -> list[dict[str, Any]]:
-    """Records of the texts of a picture, with boxes around their ink; quicker than `read`, which looks for shapes too."""
+def read_texts(image: Image.Image | NDArray[np.uint8], memory: ReadLines | None = None) -> list[dict[str, Any]]:
+    """Records of the texts of a picture, with boxes around their ink; quicker than `read`, which looks for shapes too.
+
+    memory: of lines that were read in earlier pictures, which are not read again.
+    """
     array = as_array(image)
-    lines = read_lines(array, [])
+    lines = read_lines(array, [], memory)
     looks = measure_texts(array, [(line.box, line.text) for line in lines])
     return [text_record(line.box, line.text, line.confidence, look) for line, look in zip(lines, looks, strict=True)]

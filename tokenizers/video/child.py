@@ -63,11 +63,13 @@ def main(source: int, ring: int, out: int) -> None:
 
 
 def _serve(reader: Any, ring: int, say: Any) -> None:
+    from watersmeet.tokenizers.video.upright import halved
+
     line = sys.stdin.buffer.readline()
     if not line:
         return  # nobody wants frames
     wanted = json.loads(line)
-    height, width, slots = reader.head.height, reader.head.width, wanted["slots"]
+    slots, (height, width) = wanted["slots"], wanted["size"]
     memory = mmap.mmap(ring, slots * height * width * 3)
     places = np.frombuffer(memory, dtype=np.uint8).reshape(slots, height, width, 3)
     free = slots
@@ -77,7 +79,7 @@ def _serve(reader: Any, ring: int, say: Any) -> None:
                 return
             free += 1
         free -= 1
-        np.copyto(places[number % slots], frame.pixels)
+        np.copyto(places[number % slots], halved(frame.pixels) if wanted["halved"] else frame.pixels)
         say(
             "frame",
             slot=number % slots,

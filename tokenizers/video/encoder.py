@@ -26,11 +26,13 @@ _KEYED = (*(name for name in PATCHES if name not in ("max_rows", "max_columns", 
 class Session:
     """Frames in, spans out; what a whole video gives is what its frames give one by one.
 
+    size: (width, height) of the video where frames come smaller than that; boxes and scale are those of the video.
     counts: see `changes.Counts`, once there was a frame.
     """
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], size: tuple[int, int] | None = None) -> None:
         self.settings = settings
+        self._of = size
         self._keyed = {name: settings[name] for name in _KEYED}
         self._changes: Changes | None = None
         self._size: tuple[int, int] | None = None
@@ -85,6 +87,7 @@ class Session:
     def _begin(self, size: tuple[int, int]) -> None:
         patch = self.settings["patch"]
         self._size = size
+        size = self._of or size
         self._scaled = scaled_size(
             *size, scale=float(self.settings["scale"]), patch=patch, most=self.settings["max_patches"]
         )
@@ -102,7 +105,9 @@ class Session:
             self._whole = pixels.copy()
         else:
             np.copyto(self._whole, pixels)
-        self._small = self._scaled_anew(pixels)
+        small = self._scaled_anew(pixels)
+        # what came is overwritten with later frames; where nothing is scaled the copy of it stands in
+        self._small = self._whole if small is pixels else small
         return self._small
 
     def _scaled_anew(self, pixels: np.ndarray) -> np.ndarray:
@@ -167,9 +172,9 @@ class Encoder:
         patch = self.settings["patch"]
         return most_tokens(self.settings, -(-w // patch) * -(-h // patch), seconds)
 
-    def open(self) -> Session:
-        """For frames as they come."""
-        return Session(self.settings)
+    def open(self, size: tuple[int, int] | None = None) -> Session:
+        """For frames as they come. size: (width, height) of the video where they come smaller than that."""
+        return Session(self.settings, size)
 
     def encode(self, item: Source) -> list[Span]:
         """One span for every instant at which something new is shown, in order of time.

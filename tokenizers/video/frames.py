@@ -51,7 +51,8 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """pixels [H, W, 3] uint8 RGB, upright; a view that is good until the next frame is asked for, so copy what you keep.
+    """pixels [H, W, 3] uint8 RGB, upright; a view that is good until the next frame is asked for, so copy what you keep. Where
+    frames were asked for at half the size, [H // 2, W // 2, 3], at least one pixel each way.
 
     index    of the decoded frame, from 0
     time_us  (pts - start) in microseconds, rising

@@ -161,19 +161,22 @@ class Video:
             os.close(self._out)
             self._out = -1
 
-    def frames(self, wanted_us: Sequence[int] | None = None) -> Iterator[Frame]:
+    def frames(self, wanted_us: Sequence[int] | None = None, *, halved: bool = False) -> Iterator[Frame]:
         """Every frame in order of time, or for each of the rising times `wanted_us` the one that is shown then.
 
-        Once only. Raises DecodeError when the child fails on the way; frames given before that were good.
+        halved: at half the size, which the child computes. Once only. Raises DecodeError when the child fails on the way; frames given before that were good.
         """
-        size = self.head.width * self.head.height * 3
+        sides = (self.head.height, self.head.width)
+        height, width = (max(1, side // 2) for side in sides) if halved else sides
+        size = width * height * 3
         slots = max(2, min(8, _RING_BYTES // size))
         os.ftruncate(self._ring.fileno(), slots * size)
         _seal(self._ring)
         memory = mmap.mmap(self._ring.fileno(), slots * size)
-        places = np.frombuffer(memory, dtype=np.uint8).reshape(slots, self.head.height, self.head.width, 3)
+        places = np.frombuffer(memory, dtype=np.uint8).reshape(slots, height, width, 3)
         places.flags.writeable = False
-        self._tell({"slots": slots, "times": None if wanted_us is None else [int(time) for time in wanted_us]})
+        times = None if wanted_us is None else [int(time) for time in wanted_us]
+        self._tell({"slots": slots, "times": times, "halved": halved, "size": (height, width)})
         while (told := self._next_line())["kind"] != "end":
             if told["kind"] == "gaps":
                 self.gaps += [Gap(**gap) for gap in told["gaps"]]

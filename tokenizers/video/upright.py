@@ -37,6 +37,14 @@ def turned(pixels: np.ndarray, matrix: np.ndarray | None) -> np.ndarray:
     return pixels[:: -1 if upside_down else 1, :: -1 if mirror else 1]
 
 
+def halved(pixels: np.ndarray) -> np.ndarray:
+    """[max(1, H // 2), max(1, W // 2), 3] of [H, W, 3] uint8: means of the pixels."""
+    import cv2
+
+    height, width = pixels.shape[:2]
+    return cv2.resize(pixels, (max(1, width // 2), max(1, height // 2)), interpolation=cv2.INTER_AREA)
+
+
 def display_matrix(frame: Any) -> np.ndarray | None:
     """The matrix in a frame's side data, int32 [3, 3], or None."""
     from av.sidedata.sidedata import Type

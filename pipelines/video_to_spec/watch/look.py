@@ -57,11 +57,13 @@ def look(path: Path, *, encoders: Mapping[str, Any], progress: Callable[[float],
 
 def _watch(path: Path, encoder: Any, progress: Callable[[float], None]) -> _Pass:
     out = _Pass()
-    session, motion = encoder.open(), Motion()
+    # differences are looked for at half the size, and the modality scales to less than that unless it was told otherwise
+    halved = float(encoder.settings["scale"]) <= 0.5
     with encoder.video(path) as video:
         out.size = (video.head.width, video.head.height)
         length = video.head.duration_us or 0
-        for frame in video.frames():
+        session, motion = encoder.open(out.size), Motion(halved=halved)
+        for frame in video.frames(halved=halved):
             if out.times_us and frame.time_us <= out.times_us[-1]:
                 continue
             out.times_us.append(frame.time_us)
@@ -89,7 +91,7 @@ def _turns(
 ) -> Iterator[Turn]:
     """One turn for the first frame and one for each episode, with pictures from a second pass."""
     regions = encoders["regions"]
-    page = Page(regions.read_texts)
+    page = Page(regions.text_reader())
     patches = _Patches(first.patches)
     stops = _stops(first.times_us, found)
     pictures = _pictures(encoders["video"], path, sorted({first.times_us[0], *stops}))
