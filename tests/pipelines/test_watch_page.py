@@ -7,6 +7,7 @@ from PIL import Image, ImageDraw
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.data.recording import font
+from watersmeet.pipelines.video_to_spec.watch import turns
 from watersmeet.pipelines.video_to_spec.watch.page import BULLET, Page, bullets, line_of, without_caret, words_of
 
 SIZE = (640, 400)
@@ -227,6 +228,15 @@ def test_words_a_rule_and_three_dots_are_no_password():
     assert bullets(dots(3), place) is None
     assert bullets(drawn({}), place) is None
     assert bullets(drawn({}), Box(x0=636, y0=398, x1=640, y1=400)) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "typed"), [("Every|", "Every"), ("Ada L |", "Ada L"), ("a|b", "a|b"), ("|", "|"), ("Ada", "Ada")]
+)
+def test_a_caret_that_was_read_as_a_bar_is_not_typed(read, typed):
+    line = line_of(read, Box(x0=10, y0=10, x1=90, y1=26))
+    found = turns._without_bar(line)
+    assert (found.text, found.record["text"], found.box) == (typed, typed, line.box)
 
 
 def test_a_caret_is_taken_away_and_letters_are_not():

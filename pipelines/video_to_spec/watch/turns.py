@@ -212,7 +212,8 @@ def _after(
         on = sorted(
             (line for line in come if line.box.intersection(place) > 0), key=lambda line: -line.box.intersection(place)
         )
-        first += on[:2]
+        first += [_without_bar(line) for line in on[:2]]
+        come = [line for line in come if line not in on[:2]]
     rest = [line for line in come if line not in first]
     if small and len(rest) <= _AFTER:
         return first + rest
@@ -220,6 +221,14 @@ def _after(
     at = point or episode.box.center
     others = sorted((line for line in rest if line not in titles), key=lambda line: _distance(line.box, at))
     return first + titles + others[: _AFTER - len(titles)]
+
+
+def _without_bar(line: Line) -> Line:
+    """A line that was just typed without the caret behind it, where that was read as a bar."""
+    text = line.text.rstrip("| ")
+    if not line.text.endswith("|") or not text:
+        return line
+    return Line(box=line.box, text=text, record=dict(line.record) | {"text": text})
 
 
 def _titles(lines: Sequence[Line], count: int) -> list[Line]:
