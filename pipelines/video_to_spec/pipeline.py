@@ -34,11 +34,13 @@ SCORES = "scores.json"
 
 @dataclass(frozen=True, kw_only=True)
 class _Said:
-    """What a model said of a recording. claims: how many of them were made and dropped, where that can happen."""
+    """What a model said of a recording. claims: how many of them were made and dropped, where that can happen. tokens: of our own
+    model's stream, how many patches, how many in all, and how many of these it wrote."""
 
     spec: Spec
     warnings: tuple[str, ...]
     claims: Mapping[str, int]
+    tokens: Mapping[str, int]
 
 
 class VideoToSpec:
@@ -75,6 +77,7 @@ class VideoToSpec:
             scores = _scores(said, truth)
             record = {"model": model.name, "seconds": round(time.monotonic() - started, 2), "scores": scores}
             record |= {"claims": dict(said.claims)} if said.claims else {}
+            record |= {"frames": len(sight.times_us), "tokens": dict(said.tokens)} if said.tokens else {}
             (stage / SCORES).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             progress("done", 1.0)
         found = f"{len(said.spec.screens)} screens, {len(said.spec.steps)} steps"
@@ -108,9 +111,11 @@ class VideoToSpec:
             )
             names = ("claims", "kept", "invented", "dropped", "mended")
             claims = {name: getattr(found, name) for name in names}
-            return _Said(spec=found.spec, warnings=found.warnings, claims=claims)
+            return _Said(spec=found.spec, warnings=found.warnings, claims=claims, tokens={})
         answer = ask_steps(model, sight, max_tokens=self.settings.max_tokens, progress=progress)
-        return _Said(spec=answer.spec, warnings=answer.warnings, claims={})
+        patches = sum(len(turn.patches.time_us) for turn in sight.turns)
+        tokens = {"patches": patches, "stream": answer.read + answer.written, "written": answer.written}
+        return _Said(spec=answer.spec, warnings=answer.warnings, claims={}, tokens=tokens)
 
 
 def watch(path: Path, encoders: Mapping[str, Any], progress: Callable[[float], None]) -> Sight:

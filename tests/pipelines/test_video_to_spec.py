@@ -44,9 +44,11 @@ def video(tmp_path_factory, film):
 def turn(first, last):
     """A change with its press at frame `first`, its end at frame `last`, and another change before."""
     moments = [SimpleNamespace(frame=i, time_us=TIMES[i]) for i in (first, (first + last) // 2, last, 0)]
+    patches = SimpleNamespace(time_us=np.zeros(7))
     save = SimpleNamespace(text="Save “all”", box=Box(x0=10, y0=20, x1=90, y1=40))
     return SimpleNamespace(
         observed=SimpleNamespace(moments=moments),
+        patches=patches,
         areas=(Box(x0=0, y0=0, x1=100, y1=100),),
         under=(save,),
         before=(save,),
@@ -116,7 +118,7 @@ def own(monkeypatch):
     def ask_steps(model, sight, *, blank=False, max_tokens=48, progress):
         said.asked.append((model, max_tokens, blank))
         progress(1.0)
-        return SimpleNamespace(spec=said.says(sight), warnings=("one symbol was dropped",))
+        return SimpleNamespace(spec=said.says(sight), warnings=("one symbol was dropped",), read=90, written=10)
 
     monkeypatch.setattr(pipeline, "ask_steps", ask_steps)
     return said
@@ -137,6 +139,8 @@ def test_all_is_written_and_frames_are_those_of_their_times(seen, own, tmp_path)
     assert own.asked == [(own.model, 99, False)]
     spec = read_spec(tmp_path / "out/spec.json")
     assert spec == spec_of(SOURCE) and spec.source.path == "demo.mp4"
+    record = json.loads((tmp_path / "out/scores.json").read_text())
+    assert (record["frames"], record["tokens"]) == (COUNT, {"patches": 7, "stream": 100, "written": 10})
     assert {"report.html", "spec.md", "spec.json", "flow.spec.ts", "scores.json", "frames/s1.png"} <= set(result.files)
     assert result.files[0] == "report.html" and "1 screens, 1 steps" in result.summary
     assert result.warnings == ("the end is missing", "one symbol was dropped") and result.scores == {}
