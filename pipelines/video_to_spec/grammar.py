@@ -1,7 +1,7 @@
 """The step markup's grammar as a mask over the next token: what is written always parses, ends, and refers to what exists.
 
 Beyond the context-free part: references exist; no step ends before it starts; a further screen is not first seen before
-the one said last; and when the token budget runs short only symbols that lead to the end are left.
+the one said last; what was typed is a text that came, and what it was added to one that did not; and when the token budget runs short only symbols that lead to the end are left.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,9 +76,15 @@ class StepMask(SymbolMask):
             ("s", MAX_BOXES, len(observed.boxes)),
         ):
             self._exists[[ids[f"<{letter}{i}>"] for i in range(count, limit)]] = False
+        self._texts = {
+            came: [ids[f"<t{i}>"] for i, t in enumerate(observed.texts) if t.came is came] for came in (True, False)
+        }
         if not observed.texts:  # these need one
-            self._exists[[ids[markup.IS], *(ids[symbol] for symbol in markup.CAN.values())]] = False
-        self._what = ""  # what the next moment is: "start", "end" or "screen"
+            self._exists[[ids[symbol] for symbol in markup.CAN.values()]] = False
+        self._after = {ids[markup.IS]: "typed", ids[markup.AFTER]: "kept"}
+        for token, came in ((ids[markup.IS], True), (ids[markup.AFTER], False)):
+            self._exists[token] &= bool(self._texts[came])
+        self._what = ""  # what the next moment is: "start", "end" or "screen", or the next text: "typed" or "kept"
         self._start = 0
 
     def allowed(self, remaining: int) -> np.ndarray:
@@ -94,6 +100,8 @@ class StepMask(SymbolMask):
             )
             if early:
                 out[self._moments[number]] = False
+        if self._what in ("typed", "kept"):
+            out[self._texts[self._what == "kept"]] = False
         out[self._screens[len(self._screens_s) :]] = False
         if not self._may_be_new():
             out[self._new] = False
@@ -121,6 +129,8 @@ class StepMask(SymbolMask):
             self._what = "start"
         elif token == self._new:
             self._what = "screen"
+        else:
+            self._what = self._after.get(token, "" if self._what in ("typed", "kept") else self._what)
 
     def _take(self, number: int) -> None:
         moment = self._observed.moments[number]

@@ -186,7 +186,7 @@ SEEN = TURNS[4][0]
         ("<is-toast>", [0.0], "<m7>", "<m0>"),
         ("<do-click> <m1> <m2>", [0.0], "<is>", "<t0>"),
         ("<do-click> <m1> <m2>", [0.0], "<key-Enter>", "<go>"),
-        ("<do-type> <m1> <m2> <is> <t0>", [0.0], "<t0>", "<after>"),
+        ("<do-type> <m1> <m2> <is> <t0>", [0.0], "<after>", "</s>"),  # nothing stood there before
     ],
 )
 def test_rules_that_the_grammar_adds(compiled, before, screens, refused, taken):
@@ -198,6 +198,26 @@ def test_rules_that_the_grammar_adds(compiled, before, screens, refused, taken):
     assert not allowed[IDS[refused]] and allowed[IDS.get(taken, EOS)]
     with pytest.raises(DecodeError, match="does not continue the step markup"):
         compiled.mask(SEEN, screens=screens).accept(IDS["<after>"])
+
+
+def test_what_was_typed_came_and_what_it_was_added_to_did_not(compiled):
+    seen = observed((20, 21, 34, 0, 0), ("Ada", "Name", "Ada Lovelace", "Saved"), (NAME,), came=2)
+    mask = compiled.mask(seen, screens=[0.0])
+    texts = [IDS[f"<t{i}>"] for i in range(4)]
+
+    def after(*symbols):
+        for symbol in symbols:
+            mask.accept(IDS[symbol])
+        return mask.allowed(100)[texts].tolist()
+
+    assert after("<do-type>", "<m0>", "<m2>") == [True] * 4  # a target may be any
+    assert after("<t1>", "<is>") == [False, False, True, True]
+    assert after("<t2>", "<after>") == [True, True, False, False]
+    assert after("<t0>", "<can-submit>") == [True] * 4
+    nothing_came = compiled.mask(observed((20, 21, 34, 0, 0), ("Ada",)), screens=[0.0])
+    for symbol in ("<do-type>", "<m0>", "<m2>"):
+        nothing_came.accept(IDS[symbol])
+    assert not nothing_came.allowed(100)[IDS["<is>"]]
 
 
 def test_without_texts_nothing_is_begun_that_needs_one(compiled):
