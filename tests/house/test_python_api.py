@@ -277,7 +277,9 @@ def documented(root, monkeypatch, wanted):
 
 def test_what_the_page_on_python_says_runs(root, monkeypatch):
     program = documented(root, monkeypatch, lambda block: ".run(" not in block)
-    assert program["done"].ids and program["stream"].n > 0
+    # a model that was taught layouts and steps may have nothing to add to a word
+    done = program["done"]
+    assert (done.ids or done.finished) and done.logprob < 0 and program["stream"].n > 0
 
 
 @pytest.mark.slow
