@@ -57,7 +57,7 @@ class Ahead:
     def _work(self) -> None:
         try:
             self._decode()
-        except BaseException as error:
+        except Exception as error:  # whatever file, disk or decoder do belongs to whoever asks for a frame
             with self._here:
                 self._error = error
                 self._here.notify_all()
