@@ -10,7 +10,7 @@ import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -83,13 +83,16 @@ class Ahead:
     @contextmanager
     def frames(self, times_s: Sequence[float]) -> Iterator[FrameAt]:
         """A function that gives the frames shown at `times_s` (rising), to be asked for each of them once and in this order."""
-        numbers = [max(0, bisect_right(self.times_us, round(t_s * 1e6)) - 1) for t_s in times_s]
-        with ExitStack() as stack:
-            if set(numbers) <= set(self.numbers):
-                yield lambda t_s: self._kept(max(0, bisect_right(self.times_us, round(t_s * 1e6)) - 1))
-            else:
-                # a model that is asked in words may cite any frame
-                yield stack.enter_context(frames_of(self.encoder, self.path, times_s))
+        if {self._number(t_s) for t_s in times_s} <= set(self.numbers):
+            yield lambda t_s: self._kept(self._number(t_s))
+            return
+        # a model that is asked in words may cite any frame
+        with frames_of(self.encoder, self.path, times_s) as frame_at:
+            yield frame_at
+
+    def _number(self, t_s: float) -> int:
+        """Of the frame that is shown then."""
+        return max(0, bisect_right(self.times_us, round(t_s * 1e6)) - 1)
 
     def _kept(self, number: int) -> Image.Image:
         place = self.numbers.index(number)
