@@ -39,6 +39,7 @@ class Ahead:
         self._here = threading.Condition()
         self._count = 0  # of the frames that are in the folder
         self._stop = False
+        self._video: Any = None  # that is being decoded
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -50,7 +51,10 @@ class Ahead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop = True
+        with self._here:
+            self._stop = True
+            if self._video is not None:
+                self._video.abort()  # it may be waiting for a frame that takes long
         self._thread.join()
         self._folder.cleanup()
 
@@ -66,7 +70,7 @@ class Ahead:
         if not self.numbers:
             return
         times = [self.times_us[number] for number in self.numbers]
-        with self.encoder.video(self.path) as video:
+        with self.encoder.video(self.path) as video, self._open_to_others(video):
             for number, frame in zip(self.numbers, video.frames(times), strict=True):
                 if self._stop:
                     return
@@ -76,6 +80,17 @@ class Ahead:
                 with self._here:
                     self._count += 1
                     self._here.notify_all()
+
+    @contextmanager
+    def _open_to_others(self, video: Any) -> Iterator[None]:
+        """Let `__exit__` end it as long as it is open."""
+        with self._here:
+            self._video = video
+        try:
+            yield
+        finally:
+            with self._here:
+                self._video = None
 
     def _name(self, number: int) -> Path:
         return Path(self._folder.name) / f"{number}.png"

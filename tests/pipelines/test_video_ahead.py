@@ -1,5 +1,7 @@
 """Frames that are decoded ahead are those of the file, come in order, and leave nothing behind, whatever goes wrong."""
 
+import os
+import signal
 import tempfile
 import threading
 from fractions import Fraction
@@ -85,6 +87,36 @@ def test_a_file_that_fails_says_so_when_a_frame_is_asked_for(tmp_path_factory, e
     # nobody asked: nothing to say
     with Ahead(encoder, path, sight(2, 5)):
         pass
+
+
+def test_it_does_not_wait_for_a_frame_that_does_not_come(video, encoder, monkeypatch):
+    """The child stands still behind the first frame; only its end can end the thread that waits for the second."""
+    real = type(encoder).video
+    reached = threading.Event()
+
+    class Slow:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *reason):
+            self.inner.close()
+
+        def abort(self):
+            self.inner.abort()
+
+        def frames(self, times):
+            found = self.inner.frames(times)
+            yield next(found)
+            os.kill(self.inner._child.pid, signal.SIGSTOP)
+            reached.set()
+            yield from found
+
+    monkeypatch.setattr(type(encoder), "video", lambda self, item: Slow(real(self, item)))
+    with Ahead(encoder, video, sight(*range(COUNT))):
+        assert reached.wait(20)
 
 
 def test_whatever_fails_beside_it_ends_it(video, encoder):

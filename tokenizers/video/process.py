@@ -154,6 +154,10 @@ class Video:
                 self._child.stdin.close()
         self._release()
 
+    def abort(self) -> None:
+        """End the child from another thread; `frames`, if it waits, raises DecodeError where it is read."""
+        self._child.kill()
+
     def _release(self) -> None:
         self._ring.close()
         self._errors.close()
