@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw
 
 from watersmeet.tokenizers.regions import ocr
 from watersmeet.tokenizers.regions.fonts import load_font
-from watersmeet.tokenizers.regions.read import read
+from watersmeet.tokenizers.regions.read import read, read_texts
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,25 @@ def test_texts_places_and_separation(screen):
         assert found[text]["font_size"] == pytest.approx(16, rel=0.06)
         assert found[text]["confidence"] > 0.8
     assert found["Save"]["background"] == [13, 110, 253]
+
+
+@pytest.mark.parametrize(
+    ("family", "gap", "apart"), [("sans", 12, True), ("serif", 12, True), ("mono", 9, False), ("mono", 22, True)]
+)
+def test_entries_of_a_menu_are_texts_of_their_own(family, gap, apart):
+    """What a browser puts between entries is wider than a space; that of a typewriter is wide by itself."""
+    image = Image.new("RGB", (560, 90), "white")
+    draw, font = ImageDraw.Draw(image), load_font(family, 400, 15)
+    entries, x = ["Order desk", "Tables", "Docs", "Products"], 20.0
+    for entry in entries:
+        draw.text((x, 30), entry, fill="black", font=font, anchor="ls")
+        x += font.getlength(entry) + gap
+    draw.text((20, 70), "A plain sentence with usual spaces", fill="black", font=font, anchor="ls")
+    found = [
+        record["text"] for record in sorted(read_texts(image), key=lambda r: (r["box"]["y0"] > 45, r["box"]["x0"]))
+    ]
+    sentence = "A plain sentence with usual spaces"
+    assert found == ([*entries, sentence] if apart else [" ".join(entries), sentence])
 
 
 def test_nothing_to_read():

@@ -1,5 +1,9 @@
 """Regions of a picture nobody has described: find boxes, read text, then measure both."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -8,10 +12,12 @@ from PIL import Image
 
 from watersmeet.tokenizers.regions.describe import describe, text_record
 from watersmeet.tokenizers.regions.fonts import extent
-from watersmeet.tokenizers.regions.glyphs import measure_text, measure_texts
+from watersmeet.tokenizers.regions.glyphs import TextLook, measure_text, measure_texts
 from watersmeet.tokenizers.regions.ocr import Line, ReadLines, read_lines
 from watersmeet.tokenizers.regions.shapes import as_array, find_shapes
 
+# em, from ink to ink: wider gaps are none of one text; wide ones may be, where the others are as wide
+SPACE, WIDE, MONO_SPACE = 0.75, 0.55, 1.2
 ASCENT, DESCENT = 0.905, 0.212  # em, of Liberation Sans: how far a line's own box reaches above and below the baseline
 
 
@@ -40,11 +46,36 @@ def read(image: Image.Image | NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def read_texts(image: Image.Image | NDArray[np.uint8], memory: ReadLines | None = None) -> list[dict[str, Any]]:
-    """Records of the texts of a picture, with boxes around their ink; quicker than `read`, which looks for shapes too.
+    """Records of the texts of a picture, with boxes around their ink; quicker than `read`, which looks for shapes too. What
+    stands on one line but apart, as the entries of a menu do, is several texts.
 
     memory: of lines that were read in earlier pictures, which are not read again.
     """
     array = as_array(image)
     lines = read_lines(array, [], memory)
     looks = measure_texts(array, [(line.box, line.text) for line in lines])
-    return [text_record(line.box, line.text, line.confidence, look) for line, look in zip(lines, looks, strict=True)]
+    return [
+        text_record(part.box, part.text, part.confidence, look)
+        for line, look in zip(lines, looks, strict=True)
+        for part in parts_of(line, look)
+    ]
+
+
+def parts_of(line: Line, look: TextLook) -> list[Line]:
+    """`line`, or its parts where gaps between its words are wider than a space of its font, or than the others by far."""
+    widest, wide = (
+        em * look.font_size for em in ((MONO_SPACE, MONO_SPACE) if look.family == "mono" else (SPACE, WIDE))
+    )
+    gaps = [b[0] - a[2] for (a, _), (b, _) in pairwise(line.words)]
+    ends = [
+        i + 1
+        for i, gap in enumerate(gaps)
+        if gap > widest or (len(gaps) > 1 and gap > wide and gap > 1.8 * median(gaps[:i] + gaps[i + 1 :]))
+    ]
+    parts = [line.words[a:b] for a, b in pairwise([0, *ends, len(line.words)])]
+    return [_joined(line, part) for part in parts] if len(parts) > 1 else [line]
+
+
+def _joined(line: Line, words: Sequence[tuple[tuple[float, float, float, float], str]]) -> Line:
+    box = (words[0][0][0], line.box[1], words[-1][0][2], line.box[3])
+    return replace(line, box=box, text=" ".join(word for _, word in words), words=tuple(words))
