@@ -5,11 +5,13 @@ import pytest
 from PIL import Image, ImageDraw
 
 from watersmeet.core.geometry import Box
+from watersmeet.pipelines.data.pointer import Style
 from watersmeet.pipelines.data.recording import Recording, font
 from watersmeet.pipelines.video_to_spec.watch import episodes as module
 from watersmeet.pipelines.video_to_spec.watch.episodes import MOST_BEATS, episodes
 from watersmeet.pipelines.video_to_spec.watch.motion import Area, Difference, Motion
 from watersmeet.pipelines.video_to_spec.watch.pointer import track
+from watersmeet.pipelines.video_to_spec.watch.presses import Presses, presses
 
 SIZE = (640, 400)
 RATE = 30
@@ -28,7 +30,8 @@ def found(film, seconds):
     for i, (time_us, picture) in enumerate(film.frames(seconds)):
         one = motion.push(np.asarray(picture), time_us, i)
         differences += [] if one is None else [one]
-    return episodes(differences, track(differences), SIZE)
+    seen, rest = presses(differences)
+    return episodes(rest, track(rest), SIZE, seen)
 
 
 def spans(listed):
@@ -175,3 +178,58 @@ def test_a_place_is_restless_only_while_it_does_not_rest():
     seldom = [(1000 + 1400 * k, note) for k in range(7)]
     assert len(episodes(differences(*seldom), track([]), SIZE)) == 7
     assert module._RESTLESS_US < 3_000_000
+
+
+def differences_of(film, seconds):
+    motion = Motion()
+    listed = [motion.push(np.asarray(picture), us, i) for i, (us, picture) in enumerate(film.frames(seconds))]
+    return [one for one in listed if one is not None]
+
+
+@pytest.mark.parametrize("rate", [15, 30])
+@pytest.mark.parametrize("answer", [0.12, 0.3])
+def test_a_press_that_the_recorder_draws_is_the_start_and_no_change(rate, answer):
+    """The pointer rests on a highlighted entry, presses at 2 s with a ring, and the page is answered later."""
+    film = Recording(size=SIZE, rate=rate, pointer=Style(ripple=True), presses=[2.0])
+    film.show(0, 5, Image.new("RGB", SIZE, (246, 247, 249)))
+    film.show(1.6, 5, panel((190, 205, 235), (160, 50)), (60, 80))
+    film.show(2 + answer, 5, panel((90, 100, 120), (600, 300)), (20, 60))
+    film.move(0.0, 500, 300)
+    film.move(1.5, 120, 105, lasting=0.9)
+    listed = found(film, 4)
+    assert [one.start_us / 1e6 for one in listed] == pytest.approx([1.6, 2 + answer], abs=1.01 / rate)
+    hover, page = listed
+    assert [beat.press_us for beat in hover.beats] == [None]
+    assert page.beats[0].press_us / 1e6 == pytest.approx(2.0, abs=1.01 / rate)
+    assert all(beat.press_us is None for beat in page.beats[1:])
+
+
+def test_a_switch_below_the_pointer_is_no_ring():
+    film = Recording(size=SIZE, rate=RATE)
+    film.show(0, 5, Image.new("RGB", SIZE, (246, 247, 249)))
+    film.show(2.0, 5, panel((30, 110, 230), (40, 22)), (100, 94))
+    film.move(0.0, 500, 300)
+    film.move(1.5, 120, 105, lasting=0.9)
+    differences = differences_of(film, 4)
+    assert presses(differences) == (Presses(), differences)
+    assert spans(found(film, 4)) == [(2.0, 2.0)]
+
+
+def test_a_caret_that_goes_out_before_another_page_comes_is_not_its_beginning(film):
+    """A field is left as it is: its caret goes out a second before a link elsewhere leads to another page."""
+    film.show(0, 1.0, panel("black", (2, 20)), (200, 110))
+    film.show(2.0, 12, panel((90, 100, 120), (640, 400)))
+    assert spans(found(film, 4)) == [(2.0, 2.0)]
+
+
+def test_a_clock_that_is_seen_for_three_seconds_is_a_clock(film):
+    for second in range(1, 4):
+        film.show(second + 0.2, 12, panel((40 * second, 60, 60), (9, 12)), (600, 20))
+    film.show(5.0, 12, panel((90, 100, 120), (640, 400)))
+    assert spans(found(film, 6)) == [(5.0, 5.0)]
+    # three letters of one place at the speed of fingers are not
+    film.layers.clear()
+    film.show(0, 12, Image.new("RGB", SIZE, (246, 247, 249)))
+    for time, shade in ((1.2, 40), (2.1, 80), (3.15, 120)):
+        film.show(time, 12, panel((shade, 60, 60), (9, 12)), (600, 20))
+    assert [beat.time_us for one in found(film, 6) for beat in one.beats] == [1_200_000, 2_100_000, 3_166_667]

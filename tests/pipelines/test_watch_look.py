@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw
 
 from watersmeet.core.errors import DecodeError, UsageError
 from watersmeet.core.geometry import Box
+from watersmeet.pipelines.data.pointer import Style
 from watersmeet.pipelines.data.recording import Recording, font, write_video
 from watersmeet.pipelines.video_to_spec import markup
 from watersmeet.pipelines.video_to_spec.learn import prepare
@@ -39,10 +40,10 @@ def box_of(text):
 class Regions:
     """Reads by looking where a known text would be: the crop's place is found by what stands in it."""
 
-    def __init__(self):
+    def __init__(self, differ=0.25):
         import cv2
 
-        self.cv2, self.known, self.crops = cv2, {}, []
+        self.cv2, self.known, self.crops, self.differ = cv2, {}, [], differ
         for text in PLACES:
             canvas = Image.new("RGB", SIZE, "white")
             words(ImageDraw.Draw(canvas), text)
@@ -61,7 +62,7 @@ class Regions:
             if ink.shape[0] < marks.shape[0] or ink.shape[1] < marks.shape[1]:
                 continue
             least, _, (x, y), _ = self.cv2.minMaxLoc(self.cv2.matchTemplate(ink, marks, self.cv2.TM_SQDIFF))
-            if least < 0.25 * marks.sum():
+            if least < self.differ * marks.sum():
                 box = {"x0": x, "y0": y, "x1": x + marks.shape[1], "y1": y + marks.shape[0]}
                 look = {"color": [20, 20, 20], "background": [246, 247, 249], "font_size": 18.0, "weight": 400}
                 out.append({"text": text, "box": box, "confidence": 0.9, **look})
@@ -251,3 +252,39 @@ def test_a_folder_without_recordings_teaches_nothing(tmp_path):
     with pytest.raises(UsageError, match="holds no recordings; make some with"):
         prepare.prepare(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def covered(tmp_path_factory):
+    """A note comes while the pointer is elsewhere, which then rests on its letters until another page comes."""
+    film = Recording(size=SIZE, rate=RATE, pointer=Style(size=2.4))
+
+    def first(frame, age):
+        frame.paste(PAPER, (0, 0, *SIZE))
+        words(ImageDraw.Draw(frame), HEAD)
+
+    def other(frame, age):
+        frame.paste((150, 170, 240), (0, 0, *SIZE))
+        words(ImageDraw.Draw(frame), DONE)
+
+    film.show(0, 4, first)
+    film.show(2.0, 4, lambda frame, age: words(ImageDraw.Draw(frame), NOTE))
+    film.show(4, 5, other)
+    film.move(0.0, 300, 60)
+    film.move(0.8, 420, 300, lasting=0.6)
+    film.move(2.8, PLACES[NOTE][0] + 40, PLACES[NOTE][1] + 4, lasting=0.6)
+    path = tmp_path_factory.mktemp("covered") / "a.mp4"
+    write_video(path, film.frames(), crf=12, rate=RATE)
+    return path
+
+
+def test_what_the_pointer_rests_on_is_read_as_it_was_before_it_came(covered):
+    encoder = get_registry().encoder("video", VIDEO)
+    with encoder.video(covered) as video:
+        shown = [frame.pixels.copy() for frame in video.frames([2_500_000, 3_900_000])]
+    # the reader cannot read what is shown in the end
+    assert [any(one["text"] == NOTE for one in Regions(0.1).read_texts(picture)) for picture in shown] == [True, False]
+    sight = look(covered, encoders={"video": encoder, "regions": Regions(0.1)})
+    _, came, gone = sight.turns
+    assert [line.text for line in came.after] == [NOTE] and came.on_screen == {HEAD, NOTE}
+    assert [line.text for line in gone.under][:1] == [NOTE] and gone.on_screen == {DONE}

@@ -83,6 +83,37 @@ def test_wherever_the_pointer_rests_it_is_found(frames, size):
     assert_found(tips, track(seen(filmed(tips, style=Style(size=size)))))
 
 
+def test_how_long_it_has_stood_and_from_how_far_it_came():
+    tips = journey(STOPS, 12)
+    found = track(seen(filmed(tips)))
+    frames = [frame for frame, _ in rests(tips)]
+    for before, frame, a, b in zip(frames, frames[1:], STOPS[1:], STOPS[2:], strict=False):
+        us = [round(at * 1e6 / RATE) for at in (before, frame)]
+        # six frames of rest of which one ends the movement
+        assert found.still_us(us[1]) == pytest.approx(5e6 / RATE, abs=2.1e6 / RATE)
+        assert found.way(*us) == pytest.approx(np.hypot(a[0] - b[0], a[1] - b[1]), abs=2 * NEAR)
+        assert found.way(us[1], us[1]) == 0.0
+    assert found.still_us(0) is None and found.way(0, 33_333) == 0.0
+
+
+def test_when_a_place_was_last_free_of_it():
+    tips = journey(STOPS, 12)
+    found = track(seen(filmed(tips)))
+    frame, us = rests(tips)[-1][0], round((len(tips) - 1) * 1e6 / RATE)
+    place = found.at(us)
+    away = found.away(place, 0, us)
+    # some frames of its way before it came to rest there
+    assert frame - 18 < away * RATE / 1e6 < frame
+    box = found.at(away)
+    assert (
+        box.intersection(place) == 0 and np.hypot(*(a - b for a, b in zip(box.center, place.center, strict=True))) < 120
+    )
+    assert found.away(place, us - 100_000, us) is None
+    elsewhere = Box(x0=600, y0=360, x1=620, y1=380)
+    assert found.away(elsewhere, 0, us) == us
+    assert track([]).away(place, 0, us) is None
+
+
 def test_before_it_moves_nobody_knows_where_it_is():
     tips = journey(STOPS[:2], 12)
     found = track(seen(filmed(tips)))

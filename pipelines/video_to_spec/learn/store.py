@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from watersmeet.core.geometry import Box
+from watersmeet.pipelines.data.samples import DataError
 from watersmeet.pipelines.video_to_spec.observed import Moment, Observed, SeenText
 from watersmeet.pipelines.video_to_spec.watch.page import Line
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Sight, Turn
 
-VERSION = 1
+VERSION = 2
+_MEASURES = ("pause_s", "lasting_s", "still_s", "way", "pressed", "reach", "scrolled", "kept", "letters")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,8 +54,13 @@ def write_lesson(sight: Sight, written: Sequence[Sequence[str]], settings: Mappi
 
 
 def read_lesson(path: Path) -> Lesson:
-    """Read what `write_lesson` wrote."""
+    """Read what `write_lesson` wrote. Raises DataError for what another version wrote."""
     record = json.loads(path.read_text("utf-8"))
+    if record.get("version") != VERSION:
+        raise DataError(
+            f"{path} is a lesson of version {record.get('version')}, expected {VERSION}; make it again with "
+            "`watersmeet data lessons`"
+        )
     with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
         counts, data, coords, time_us = (arrays[name] for name in ("counts", "data", "coords", "time_us"))
     ends = np.cumsum(counts).tolist()
@@ -78,7 +85,8 @@ def _plain(turn: Turn) -> dict[str, Any]:
         "after": [dict(line.record) for line in turn.after],
         "on_screen": sorted(turn.on_screen),
         "areas": [_corners(box) for box in turn.areas],
-        **{name: getattr(turn, name) for name in ("pause_s", "lasting_s", "reach", "scrolled", "kept", "letters")},
+        "point": turn.point,
+        **{name: getattr(turn, name) for name in _MEASURES},
     }
 
 
@@ -113,5 +121,6 @@ def _turn(plain: Mapping[str, Any], patches: Patches) -> Turn:
         after=after,
         on_screen=frozenset(plain["on_screen"]),
         areas=tuple(_box(corners) for corners in plain["areas"]),
-        **{name: plain[name] for name in ("pause_s", "lasting_s", "reach", "scrolled", "kept", "letters")},
+        point=None if plain["point"] is None else (plain["point"][0], plain["point"][1]),
+        **{name: plain[name] for name in _MEASURES},
     )

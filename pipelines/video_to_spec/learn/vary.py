@@ -36,11 +36,11 @@ class Vary:
     mirror: float = 0.4  # right is left
     moved: float = 0.5  # everything is further right or down
     tempo: float = 0.6  # slower or faster
-    missed: float = 0.4  # some lines were not read, some patches not seen
+    missed: float = 0.5  # some lines were not read, some patches not seen
     max_colour: float = 0.15
     max_cells: tuple[int, int] = (2, 3)  # rows, columns
     max_tempo: float = 1.35
-    max_missed: float = 0.15
+    max_missed: float = 0.3
 
 
 class Words:
@@ -97,6 +97,8 @@ class Variation:
             after=parts[2],
             pause_s=turn.pause_s * self.tempo,
             lasting_s=turn.lasting_s * self.tempo,
+            point=self._point(turn.point, columns),
+            still_s=None if turn.still_s is None else turn.still_s * self.tempo,
         )
         return seen, [self._symbol(symbol, numbers) for symbol in written]
 
@@ -127,6 +129,12 @@ class Variation:
             width = columns * self.cell
             box = Box(x0=width - box.x1, y0=box.y0, x1=width - box.x0, y1=box.y1)
         return box.shifted(self.right * self.cell, self.down * self.cell)
+
+    def _point(self, point: tuple[float, float] | None, columns: float) -> tuple[float, float] | None:
+        if point is None:
+            return None
+        x = columns * self.cell - point[0] if self.mirror else point[0]
+        return x + self.right * self.cell, point[1] + self.down * self.cell
 
     def _patches(self, patches: Patches, columns: int) -> Patches:
         seen = self.rng.random(len(patches.time_us)) >= self.missed

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.motion import Difference
 from watersmeet.pipelines.video_to_spec.watch.pointer import Track, joined
+from watersmeet.pipelines.video_to_spec.watch.presses import NONE_SEEN, Presses
 
 _TILE = 16  # px
 _REST_US = 1_300_000  # a place that changes again within this has not rested
 _RESTLESS_US = 2_600_000  # and is called restless when that goes on for so long
 _RESTLESS_COUNT = 4
+_TICK_US, _UNEVEN_US = 450_000, 70_000  # least distance of the ticks of a clock, and how much distances may differ
 _AROUND = (4.0, 8.0)  # px beside and above what changed that do not rest either
 _GAP_US = 135_000  # between changes of one episode
 _INSIDE_US = 450_000  # the same, of what stays within the place that changed before
@@ -33,13 +35,15 @@ MOST_BEATS = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beat:
-    """A change without a pause in it: first and last frame with their times, and what changed."""
+    """A change without a pause in it: first and last frame with their times, and what changed. press_us: of the press that it
+    answers, where the recording shows that one."""
 
     frame: int
     time_us: int
     last_frame: int
     last_us: int
     box: Box
+    press_us: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,8 +77,10 @@ class _Change:
     boxes: list[Box]
 
 
-def episodes(differences: Sequence[Difference], track: Track, size: tuple[int, int]) -> list[Episode]:
-    """All episodes of a recording whose frames are `size` = (width, height) px."""
+def episodes(
+    differences: Sequence[Difference], track: Track, size: tuple[int, int], seen: Presses = NONE_SEEN
+) -> list[Episode]:
+    """All episodes of a recording whose frames are `size` = (width, height) px. seen: presses that it shows."""
     restless = _restless(differences, size)
     grower: _Grower | None = None
     out: list[Episode] = []
@@ -93,7 +99,7 @@ def episodes(differences: Sequence[Difference], track: Track, size: tuple[int, i
                 out.append(grower.done())
             grower = _Grower(change)
             # a caret that came shortly before the first letter is where it began
-            if caret is not None and change.time_us - caret.time_us < _LETTER_US and _near(caret.boxes, boxes):
+            if grower.small and caret and change.time_us - caret.time_us < _LETTER_US and _near(caret.boxes, boxes):
                 if not out or out[-1].end_us < caret.time_us:
                     grower = _Grower(caret)
                     grower.add(change)
@@ -102,7 +108,17 @@ def episodes(differences: Sequence[Difference], track: Track, size: tuple[int, i
             grower.add(change)
     if grower is not None:
         out.append(grower.done())
-    return out
+    return [_pressed(episode, seen) for episode in out]
+
+
+def _pressed(episode: Episode, seen: Presses) -> Episode:
+    """An episode with the presses that are seen; each is answered once."""
+    beats: list[Beat] = []
+    for beat in episode.beats:
+        press_us = seen.answered(beat.time_us)
+        taken = beats and press_us is not None and press_us <= beats[-1].time_us
+        beats.append(beat if press_us is None or taken else replace(beat, press_us=press_us))
+    return replace(episode, beats=tuple(beats))
 
 
 def _thin(box: Box) -> bool:
@@ -168,7 +184,16 @@ def _restless(differences: Sequence[Difference], size: tuple[int, int]) -> _Rest
         for part in np.split(at, np.flatnonzero(np.diff(at) > _REST_US) + 1):
             if len(part) >= _RESTLESS_COUNT and part[-1] - part[0] >= _RESTLESS_US:
                 spans.setdefault(tile, []).append((int(part[0]), int(part[-1])))
+            elif ticks := _ticks(part):
+                spans.setdefault(tile, []).extend(ticks)
     return _Restless(spans)
+
+
+def _ticks(times_us: np.ndarray) -> list[tuple[int, int]]:
+    """Times of three ticks of a clock, which come at equal distances; nobody's fingers keep these."""
+    steps = np.diff(times_us)
+    even = (np.minimum(steps[1:], steps[:-1]) >= _TICK_US) & (np.abs(np.diff(steps)) <= _UNEVEN_US)
+    return [(int(times_us[i]), int(times_us[i + 2])) for i in np.flatnonzero(even)]
 
 
 class _Grower:

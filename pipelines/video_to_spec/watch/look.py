@@ -11,15 +11,18 @@ from typing import Any
 import numpy as np
 
 from watersmeet.core.errors import DecodeError
+from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.spec import Source
 from watersmeet.pipelines.video_to_spec.watch.episodes import Episode, episodes
 from watersmeet.pipelines.video_to_spec.watch.motion import Difference, Motion
 from watersmeet.pipelines.video_to_spec.watch.page import Page
 from watersmeet.pipelines.video_to_spec.watch.pointer import Track, track
+from watersmeet.pipelines.video_to_spec.watch.presses import presses
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Sight, Turn
 from watersmeet.pipelines.video_to_spec.watch.turns import Before, make_turn, opening
 
 MOST_PATCHES = 192  # of a turn; of more the last
+_MARGIN = 6  # px around a pointer: its shadow, and what a codec made of its edge
 
 
 @dataclass(kw_only=True)
@@ -41,8 +44,9 @@ def look(path: Path, *, encoders: Mapping[str, Any], progress: Callable[[float],
     to 1. Raises DecodeError for what is no video. Memory does not grow with the pictures, only with what changed.
     """
     first = _watch(path, encoders["video"], lambda share: progress(0.5 * share))
-    pointer = track(first.differences)
-    found = episodes(first.differences, pointer, first.size)
+    shown, differences = presses(first.differences)
+    pointer = track(differences)
+    found = episodes(differences, pointer, first.size, shown)
     turns = list(_turns(path, first, found, pointer, encoders, lambda share: progress(0.5 + 0.5 * share)))
     width, height = first.size
     duration = max(first.end_us, first.times_us[-1] + 1) / 1e6
@@ -93,23 +97,22 @@ def _turns(
     regions = encoders["regions"]
     page = Page(regions.text_reader())
     patches = _Patches(first.patches)
-    stops = _stops(first.times_us, found)
-    pictures = _pictures(encoders["video"], path, sorted({first.times_us[0], *stops}))
-    time, picture = next(pictures)
-    yield opening(page, picture, time, pointer.at(time), patches.until(0))
+    stops = _stops(first.times_us, found, pointer)
+    pictures = _pictures(encoders["video"], path, sorted({stop.time_us: stop for stop in stops}.values(), key=_time))
+    stop, picture = next(pictures)
+    yield opening(page, picture, stop.time_us, stop.hidden, patches.until(0))
     last: Episode | None = None
-    for number, (episode, before_us, after_us) in enumerate(zip(found, stops[:-1], stops[1:], strict=True)):
-        if time < before_us:
-            time, picture = next(pictures)
-        before = Before(page, picture, episode, pointer.at(episode.start_us - 1))
-        if time < after_us:
-            time, picture = next(pictures)
+    for number, (episode, start, end) in enumerate(zip(found, stops[1:-1], stops[2:], strict=True)):
+        if stop.time_us < start.time_us:
+            stop, picture = next(pictures)
+        before = Before(page, picture, episode, last, pointer, hidden=stop.hidden)
+        if stop.time_us < end.time_us:
+            stop, picture = next(pictures)
         yield make_turn(
             page,
             before,
             picture,
-            after=pointer.at(after_us),
-            last=last,
+            hidden=stop.hidden,
             times_us=first.times_us,
             patches=patches.until(episode.end_us),
             shapes=regions.find_shapes,
@@ -118,20 +121,66 @@ def _turns(
         progress((number + 1) / len(found))
 
 
-def _stops(times_us: Sequence[int], found: Sequence[Episode]) -> list[int]:
-    """Times of the pictures that are looked at: the last frame before each episode, and the last of all.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stop:
+    """A time at which the picture is looked at. pointer: its box there; clear_us: a time between the episode before and this one
+    at which nothing hid what is there."""
 
-    What an episode left is looked at just before the next one, when the pointer has most likely left it too.
+    time_us: int
+    pointer: Box | None = None
+    clear_us: int | None = None
+
+    @property
+    def hidden(self) -> Box | None:
+        """What of the picture nobody saw."""
+        return self.pointer if self.clear_us is None else None
+
+
+def _time(stop: _Stop) -> int:
+    return stop.time_us
+
+
+def _stops(times_us: Sequence[int], found: Sequence[Episode], pointer: Track) -> list[_Stop]:
+    """The first frame, the last one before each episode, and the last of all.
+
+    What an episode left is looked at just before the next one, when the pointer has most likely left it too; what the
+    pointer is on then, most likely the target of the next step, is taken from a picture of before it came.
     """
-    out = [times_us[max(0, bisect_right(times_us, episode.start_us) - 2)] for episode in found]
-    return [*out, times_us[-1]]
+
+    def stop(time_us: int, since_us: int) -> _Stop:
+        box = pointer.at(time_us)
+        clear_us = None if box is None else pointer.away(box, since_us, time_us)
+        return _Stop(time_us=time_us, pointer=box, clear_us=None if clear_us == time_us else clear_us)
+
+    out = [_Stop(time_us=times_us[0], pointer=pointer.at(times_us[0]))]
+    since_us = times_us[0]
+    for episode in found:
+        out.append(stop(times_us[max(0, bisect_right(times_us, episode.start_us) - 2)], since_us))
+        since_us = episode.end_us
+    return [*out, stop(times_us[-1], since_us)]
 
 
-def _pictures(encoder: Any, path: Path, wanted: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-    """(time that was asked for, picture of its own memory) for rising times."""
+def _pictures(encoder: Any, path: Path, wanted: Sequence[_Stop]) -> Iterator[tuple[_Stop, np.ndarray]]:
+    """(what was asked for, picture of its own memory) for stops in order of time."""
+    times = [time for stop in wanted for time in (stop.clear_us, stop.time_us) if time is not None]
     with encoder.video(path) as video:
-        for time, frame in zip(wanted, video.frames(wanted), strict=True):
-            yield time, frame.pixels.copy()
+        frames = video.frames(times)
+        for stop in wanted:
+            part = None
+            if stop.clear_us is not None and stop.pointer is not None:
+                part = _around(next(frames).pixels, stop.pointer).copy()
+            picture = next(frames).pixels.copy()
+            if part is not None and stop.pointer is not None:
+                _around(picture, stop.pointer)[:] = part
+            yield stop, picture
+
+
+def _around(pixels_HW3: np.ndarray, box: Box) -> np.ndarray:
+    """The part of a picture in and around a box."""
+    return pixels_HW3[
+        max(0, int(box.y0) - _MARGIN) : max(0, int(box.y1) + _MARGIN),
+        max(0, int(box.x0) - _MARGIN) : max(0, int(box.x1) + _MARGIN),
+    ]
 
 
 class _Patches:

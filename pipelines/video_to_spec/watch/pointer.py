@@ -20,6 +20,7 @@ _NEAR_US = 140_000  # two differences further apart are not one movement
 _LEAST = 34.0  # px between the ends of a movement; what turns in place goes less far
 _SMALLEST = (5.0, 8.0)  # px, width and height
 _JOIN = 6.0  # px between parts of one pointer
+_CLEAR = 10.0  # px between a pointer and what it does not hide
 _FASTER, _JUMP = 4.0, 60.0  # how many times as far a movement may go from one frame to the next, and px beyond that
 
 
@@ -36,6 +37,27 @@ class Track:
         """The pointer's box at a time, None as long as it was not seen to move."""
         i = bisect_right(self.times_us, time_us) - 1
         return self.boxes[i] if i >= 0 else None
+
+    def still_us(self, time_us: int) -> int | None:
+        """For how long it has stood where it is at a time, None as long as it was not seen to move."""
+        i = bisect_right(self.times_us, time_us) - 1
+        return time_us - self.times_us[i] if i >= 0 else None
+
+    def away(self, box: Box, start_us: int, end_us: int) -> int | None:
+        """The last time between two at which it stood clear of `box`, None if there is none."""
+        for i in range(bisect_right(self.times_us, end_us) - 1, -1, -1):
+            until = end_us if i + 1 == len(self.times_us) else min(end_us, self.times_us[i + 1] - 1)
+            if until < start_us:
+                break
+            if not _touch(self.boxes[i], box, _CLEAR):
+                return until
+        return None
+
+    def way(self, start_us: int, end_us: int) -> float:
+        """How far away it was, in px and at most, between two times, from where it is at the later one; 0 if it was not seen."""
+        here = self.at(end_us)
+        first, last = max(0, bisect_right(self.times_us, start_us) - 1), bisect_right(self.times_us, end_us)
+        return 0.0 if here is None else max(_apart(box, here) for box in self.boxes[first:last])
 
 
 def point_of(box: Box) -> tuple[float, float]:

@@ -27,9 +27,10 @@ class Turn:
 
     under, before, after: lines beside the pointer as it was before, in or beside what changed as it was before, and what
     came. `observed.texts` are these in this order, `observed.boxes` the places that could be meant.
-    on_screen: everything to be read afterwards. pause_s: since the episode before. reach: px from the pointer to what
-    changed, None without a pointer. scrolled: px that the page moved up. kept: share of the lines that stayed.
-    letters: whether it looks like typing.
+    on_screen: everything to be read afterwards. pause_s: since the episode before. point: where the pointer points when it
+    begins, px, None without a pointer; still_s: for how long it has stood there; way: how far it came since the episode
+    before, px; pressed: whether a press is seen. reach: px from there to what changed. scrolled: px that the page moved up. kept: share of the lines that
+    stayed. letters: whether it looks like typing.
     """
 
     observed: Observed
@@ -41,6 +42,10 @@ class Turn:
     areas: tuple[Box, ...]
     pause_s: float
     lasting_s: float
+    point: tuple[float, float] | None
+    still_s: float | None
+    way: float
+    pressed: bool
     reach: float | None
     scrolled: int
     kept: float

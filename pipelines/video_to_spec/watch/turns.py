@@ -1,6 +1,7 @@
 """A turn from an episode: what a model may refer to, in a fixed order that means something.
 
-Moments stand in fixed places: `m0` the press that the first change answers (a page answers about 0.11 s after a press),
+Moments stand in fixed places: `m0` the press that the first change answers (a page answers about 0.11 s after a press, where
+none is seen),
 `m1` the first change, `m2` the end; `m3` and `m4` press and end of the episode before; then press and change of each
 further beat. Texts: what is under the pointer first, then what stood where something changed, then what came.
 """
@@ -16,9 +17,9 @@ import numpy as np
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.observed import MAX_BOXES, Moment, Observed, SeenText
-from watersmeet.pipelines.video_to_spec.watch.episodes import Episode
+from watersmeet.pipelines.video_to_spec.watch.episodes import Beat, Episode
 from watersmeet.pipelines.video_to_spec.watch.page import Line, Page, Reading, bullets, line_of, without_caret
-from watersmeet.pipelines.video_to_spec.watch.pointer import point_of
+from watersmeet.pipelines.video_to_spec.watch.pointer import Track, point_of
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Turn
 
 ANSWER_US = 110_000  # from a press to the first frame that shows an answer
@@ -29,11 +30,26 @@ _SMALL = 0.12  # of the screen: changes beside which labels are looked for
 
 
 class Before:
-    """What is known when an episode begins. `pointer` is its box, None if it was never seen."""
+    """What is known when an episode begins, behind the episode `last`. `pointer` is the box of the pointer, `point` where it
+    points, None if it was never seen; `hidden` what cannot be seen of `picture` because of it."""
 
-    def __init__(self, page: Page, picture: np.ndarray, episode: Episode, pointer: Box | None) -> None:
-        self.episode, self.pointer, self.picture = episode, pointer, picture
-        page.update(picture, [], pointer)  # what the pointer hid may be seen now
+    def __init__(
+        self,
+        page: Page,
+        picture: np.ndarray,
+        episode: Episode,
+        last: Episode | None,
+        track: Track,
+        *,
+        hidden: Box | None,
+    ) -> None:
+        self.episode, self.last, self.picture = episode, last, picture
+        now = episode.start_us - 1
+        self.pointer = track.at(now)
+        self.point = None if self.pointer is None else point_of(self.pointer)
+        self.still_us = track.still_us(now)
+        self.way = track.way(last.start_us if last else 0, now)
+        page.update(picture, [], hidden)  # what the pointer hid may be seen now
         self.lines = list(page.lines)
 
 
@@ -54,6 +70,10 @@ def opening(page: Page, picture: np.ndarray, time_us: int, pointer: Box | None, 
         areas=(whole,),
         pause_s=0.0,
         lasting_s=0.0,
+        point=None,
+        still_s=None,
+        way=0.0,
+        pressed=False,
         reach=None,
         scrolled=0,
         kept=0.0,
@@ -66,18 +86,17 @@ def make_turn(
     before: Before,
     picture: np.ndarray,
     *,
-    after: Box | None,
-    last: Episode | None,
+    hidden: Box | None,
     times_us: Sequence[int],
     patches: Patches,
     shapes: Callable[..., Any],
 ) -> Turn:
-    """The turn of one episode, at whose end `picture` is shown with the pointer in `after`."""
-    episode, height, width = before.episode, *picture.shape[:2]
+    """The turn of one episode, at whose end `picture` is shown, of which `hidden` cannot be seen."""
+    episode, last, point = before.episode, before.last, before.point
+    height, width = picture.shape[:2]
     if episode.letters:
         picture = without_caret(picture, _typed_place(episode))
-    reading = page.update(picture, episode.areas, after)
-    point = None if before.pointer is None else point_of(before.pointer)
+    reading = page.update(picture, episode.areas, hidden)
     small = sum(area.area for area in episode.areas) < _SMALL * width * height
     under = _under(before.lines, point)
     old = _before(before.lines, reading, episode, point, small, under)
@@ -94,6 +113,10 @@ def make_turn(
         areas=episode.areas,
         pause_s=(episode.start_us - (last.end_us if last else 0)) / 1e6,
         lasting_s=(episode.end_us - episode.start_us) / 1e6,
+        point=point,
+        still_s=None if before.still_us is None else before.still_us / 1e6,
+        way=before.way,
+        pressed=any(beat.press_us is not None for beat in episode.beats),
         reach=None if point is None else min(_distance(area, point) for area in episode.areas),
         scrolled=reading.scrolled,
         kept=len(reading.kept) / total if total else 1.0,
@@ -120,13 +143,13 @@ def _moments(episode: Episode, last: Episode | None, times_us: Sequence[int]) ->
         frame = max(0, bisect_right(times_us, time_us) - 1)
         return Moment(time_us=time_us, frame=frame, shown_us=times_us[frame])
 
-    def pressed(time_us: int) -> int:
-        return time_us - ANSWER_US
+    def pressed(beat: Beat) -> int:
+        return beat.time_us - ANSWER_US if beat.press_us is None else beat.press_us
 
-    times = [pressed(episode.start_us), episode.start_us, episode.end_us]
-    times += [pressed(last.start_us), last.end_us] if last else [times_us[0], times_us[0]]
+    times = [pressed(episode.beats[0]), episode.start_us, episode.end_us]
+    times += [pressed(last.beats[0]), last.end_us] if last else [times_us[0], times_us[0]]
     for beat in episode.beats[1:]:
-        times += [pressed(beat.time_us), beat.time_us]
+        times += [pressed(beat), beat.time_us]
     return tuple(moment(time) for time in times)
 
 
