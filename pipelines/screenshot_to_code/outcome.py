@@ -73,7 +73,6 @@ def write_outcome(
         ("Target", _target_note(target)),
         ("Read from the picture", f"{len(shot.regions.texts)} text lines, {len(shot.regions.shapes)} boxes"),
         ("Symbols written by the model", ", ".join(str(len(m)) for m in outcome.markups) or "–"),
-        ("Time", f"{seconds:.1f} s"),
         ("watersmeet", version("watersmeet")),
         *browser_facts(outcome.judged),
     ]
