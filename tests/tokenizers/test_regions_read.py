@@ -63,6 +63,29 @@ def test_entries_of_a_menu_are_texts_of_their_own(family, gap, apart):
     assert found == ([*entries, sentence] if apart else [" ".join(entries), sentence])
 
 
+@pytest.mark.parametrize("logo", [22, 12], ids=["beside a larger name", "beside a smaller one"])
+def test_a_menu_of_one_line_with_a_name_of_another_size(logo):
+    """The gaps between entries are all there is, or the only ones that a reader sees as gaps."""
+    image = Image.new("RGB", (640, 60), "white")
+    draw = ImageDraw.Draw(image)
+    entries, x = [("Asking Kit", logo), ("Tables", 14), ("Docs", 14), ("Payment received", 14)], 20.0
+    for entry, size in entries:
+        font = load_font("sans", 400, size)
+        draw.text((x, 34), entry, fill="black", font=font, anchor="ls")
+        x += font.getlength(entry) + 0.95 * max(size, 14)
+    found = sorted(read_texts(image), key=lambda r: r["box"]["x0"])
+    assert [record["text"] for record in found] == [entry for entry, _ in entries]
+
+
+def test_capitals_that_stand_wide_are_one_text():
+    image = Image.new("RGB", (400, 60), "white")
+    draw, font, x = ImageDraw.Draw(image), load_font("sans", 400, 14), 20.0
+    for char in "SIGNED IN AS ADA":
+        draw.text((x, 34), char, fill="black", font=font, anchor="ls")
+        x += font.getlength(char) + 1.4
+    assert [record["text"] for record in read_texts(image)] == ["SIGNED IN AS ADA"]
+
+
 def test_nothing_to_read():
     assert ocr.read_lines(np.full((40, 40, 3), 255, np.uint8)) == []
     assert ocr.read_lines(np.zeros((1, 1, 3), np.uint8)) == []

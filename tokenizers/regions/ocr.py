@@ -9,9 +9,11 @@ Legend: H, W rows and columns of the picture; T time steps of the recogniser; K 
 
 import os
 import threading
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ MIN_SCORE = 0.55
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One visual line: the box around its ink (px), what it says, how sure the recogniser is, its words' boxes."""
+    """One visual line: the box around its ink (px), what it says, how sure the recogniser is, and its parts between gaps that a
+    space could be, each with its box."""
 
     box: tuple[float, float, float, float]
     text: str = ""
@@ -472,14 +475,25 @@ def _word_gaps(image: NDArray[np.uint8], box: tuple[int, int, int, int]) -> list
 def _words(
     read: _Read, box: tuple[int, int, int, int], gaps: list[tuple[int, int]]
 ) -> tuple[tuple[tuple[float, float, float, float], str], ...]:
-    """Word boxes: the line cut at its word gaps, when their number agrees with the spaces read."""
+    """The line cut at its word gaps: into words where their number agrees with the spaces read, else where the letters are."""
     parts = read.text.split()
     x0, y0, x1, y1 = box
     if len(parts) != len(gaps) + 1:
-        return ()
+        cuts = [bisect_right(read.x, (a + b) / 2) for a, b in gaps]
+        parts = [_plain(read.text[a:b]) for a, b in pairwise([0, *cuts, len(read.text)])]
+        if not all(parts):
+            return ()
     starts = [x0, *(b for _, b in gaps)]
     ends = [*(a for a, _ in gaps), x1]
-    return tuple(((float(s), float(y0), float(e), float(y1)), w) for s, e, w in zip(starts, ends, parts, strict=True))
+    return tuple(
+        ((float(s), float(y0), float(e), float(y1)), w)
+        for s, e, w in zip(starts, ends, map(_plain, parts), strict=True)
+    )
+
+
+def _plain(text: str) -> str:
+    """With ASCII punctuation and single spaces."""
+    return " ".join(text.translate(_PLAIN).split())
 
 
 def _is_noise(text: str, confidence: float, box: tuple[int, int, int, int]) -> bool:
@@ -532,10 +546,10 @@ def read_lines(
             )
         gaps = _word_gaps(image_HW3, box)
         whole = _space(whole, gaps)
-        text = " ".join(whole.text.translate(_PLAIN).split())
+        text = _plain(whole.text)
         confidence = float(np.mean(whole.sure)) if whole.sure else 0.0
         if _is_noise(text, confidence, box):
             continue
         line = Line(box=tuple(float(v) for v in box), text=text, confidence=confidence)  # type: ignore[arg-type]
-        out.append(replace(line, words=_words(_Read(text, [], []), box, gaps)))
+        out.append(replace(line, words=_words(whole, box, gaps)))
     return out

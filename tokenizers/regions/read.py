@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -12,12 +11,11 @@ from PIL import Image
 
 from watersmeet.tokenizers.regions.describe import describe, text_record
 from watersmeet.tokenizers.regions.fonts import extent
-from watersmeet.tokenizers.regions.glyphs import TextLook, measure_text, measure_texts
+from watersmeet.tokenizers.regions.glyphs import measure_text, measure_texts
 from watersmeet.tokenizers.regions.ocr import Line, ReadLines, read_lines
 from watersmeet.tokenizers.regions.shapes import as_array, find_shapes
 
-# em, from ink to ink: wider gaps are none of one text; wide ones may be, where the others are as wide
-SPACE, WIDE, MONO_SPACE = 0.75, 0.55, 1.2
+SPACE, MONO_SPACE = 0.6, 1.2  # em, from ink to ink: wider gaps are none of one text
 ASCENT, DESCENT = 0.905, 0.212  # em, of Liberation Sans: how far a line's own box reaches above and below the baseline
 
 
@@ -57,21 +55,17 @@ def read_texts(image: Image.Image | NDArray[np.uint8], memory: ReadLines | None 
     return [
         text_record(part.box, part.text, part.confidence, look)
         for line, look in zip(lines, looks, strict=True)
-        for part in parts_of(line, look)
+        for part in parts_of(line, mono=look.family == "mono")
     ]
 
 
-def parts_of(line: Line, look: TextLook) -> list[Line]:
-    """`line`, or its parts where gaps between its words are wider than a space of its font, or than the others by far."""
-    widest, wide = (
-        em * look.font_size for em in ((MONO_SPACE, MONO_SPACE) if look.family == "mono" else (SPACE, WIDE))
-    )
-    gaps = [b[0] - a[2] for (a, _), (b, _) in pairwise(line.words)]
-    ends = [
-        i + 1
-        for i, gap in enumerate(gaps)
-        if gap > widest or (len(gaps) > 1 and gap > wide and gap > 1.8 * median(gaps[:i] + gaps[i + 1 :]))
-    ]
+def parts_of(line: Line, *, mono: bool) -> list[Line]:
+    """`line`, or its parts where gaps are wider than a space. mono: of a font whose letters are all of one width."""
+    # capitals and digits fill 0.72 em; of a line of several fonts no size could be measured
+    tall = sum(not char.islower() for char in line.text) >= 0.8 * len(line.text)
+    high = 0.72 if tall else 0.93
+    widest = (MONO_SPACE if mono else SPACE) * (line.box[3] - line.box[1]) / high
+    ends = [i + 1 for i, ((a, _), (b, _)) in enumerate(pairwise(line.words)) if b[0] - a[2] > widest]
     parts = [line.words[a:b] for a, b in pairwise([0, *ends, len(line.words)])]
     return [_joined(line, part) for part in parts] if len(parts) > 1 else [line]
 
