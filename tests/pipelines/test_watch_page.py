@@ -222,6 +222,37 @@ def test_a_hidden_password_is_as_many_dots_as_were_typed(count):
     assert bullets(dots(count, step=30), place) is None
 
 
+@pytest.mark.parametrize("count", [4, 9, 14])
+@pytest.mark.parametrize("quality", [35, 75])
+def test_dots_that_a_codec_made_a_chain_are_counted_too(count, quality, tmp_path):
+    """Three px wide at distances of four and a half, as a squeezed recording has them, in a field with a frame."""
+    large = Image.new("RGB", (1280, 800), PAPER)
+    pen = ImageDraw.Draw(large)
+    for k in range(count):
+        pen.ellipse((240 + 18 * k, 402, 240 + 18 * k + 13, 415), fill=INK)
+    pen.rectangle((190, 360, 900, 456), outline=(150, 170, 230), width=6)
+    large.resize((320, 200), Image.Resampling.BOX).resize((640, 400), Image.Resampling.BICUBIC).save(
+        tmp_path / "a.jpg", quality=quality
+    )
+    picture = np.asarray(Image.open(tmp_path / "a.jpg"))[::2, ::2]
+    place = Box(x0=60, y0=94, x1=62 + 4.5 * count, y1=110)
+    picture = np.ascontiguousarray(picture)
+    assert bullets(picture, place, unread=True).text == BULLET * count
+
+
+@pytest.mark.parametrize("size", [8, 9, 10, 11, 12, 14])
+@pytest.mark.parametrize(
+    "words", ["museum", "morrow moon", "nummern", "wwwww", "aeronaut can", "-----", "......", "~~~~~"]
+)
+def test_small_letters_in_a_row_are_no_dots(words, size):
+    picture = Image.new("RGB", (400, 60), PAPER)
+    ImageDraw.Draw(picture).text((60, 24), words, fill=INK, font=font(size))
+    place = Box(x0=58, y0=20, x1=64 + 0.7 * size * len(words), y1=24 + 1.3 * size)
+    assert bullets(np.asarray(picture), place) is None
+    if words not in ("wwwww", "nummern"):
+        assert bullets(np.asarray(picture), place, unread=True) is None
+
+
 def test_words_a_rule_and_three_dots_are_no_password():
     place = Box(x0=50, y0=92, x1=240, y1=118)
     assert bullets(drawn({(60, 95): "Harbour office"}), place) is None

@@ -14,6 +14,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from scipy.signal import find_peaks
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.pointer import joined
@@ -23,6 +24,7 @@ _COLUMNS, _BAND, _LEAST_VOTES = 4, 40, 4  # of the search for scrolls: columns, 
 _PART = 48  # px of a line that are compared at once
 _PAD = 18.0  # px around what is read, which a detector of lines needs
 _JOIN = 28.0  # px between areas that are read together
+_LOW = 7  # px, the most that a row of dots is high which may touch
 _LEAST = (6.0, 6.0)  # px, of an area in which a letter can be
 BULLET = "\N{BULLET}"
 # arrows, shapes, dingbats, emoji, icon fonts: icons that a reader took for letters
@@ -297,15 +299,20 @@ def _apart(wanted: Sequence[Box], kept: Sequence[Line], scrolled: int) -> list[B
     return out
 
 
-def bullets(picture_HW3: np.ndarray, box: Box) -> Line | None:
-    """The row of equal dots in `box` that a hidden password is, if there is one."""
+def bullets(picture_HW3: np.ndarray, box: Box, *, unread: bool = False) -> Line | None:
+    """The row of equal dots in `box` that a hidden password is, if there is one. unread: nothing could be read there, so that a
+    row which is nearly even may be dots too."""
     height, width = picture_HW3.shape[:2]
     x0, y0 = max(0, int(box.x0) - 24), max(0, int(box.y0) - 4)
     x1, y1 = min(width, int(box.x1) + 24), min(height, int(box.y1) + 4)
     if x1 - x0 < 12 or y1 - y0 < 8:
         return None
     gray = cv2.cvtColor(picture_HW3[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY).astype(np.int16)
-    ink = (np.abs(gray - int(np.median(gray))) > 70).astype(np.uint8)
+    return _bullets(gray, x0, y0) or (_touching_bullets(gray, x0, y0) if unread else None)
+
+
+def _bullets(gray_hw: np.ndarray, x0: int, y0: int) -> Line | None:
+    ink = (np.abs(gray_hw - int(np.median(gray_hw))) > 70).astype(np.uint8)
     _, _, stats, centres = cv2.connectedComponentsWithStats(ink, connectivity=8)
     dots = [
         (float(c[0]), float(c[1]), int(s[2]), int(s[3]))
@@ -323,6 +330,31 @@ def bullets(picture_HW3: np.ndarray, box: Box) -> Line | None:
     if steps.max() - steps.min() > 2.5 or steps.mean() > 2.6 * size + 3:
         return None
     at = Box(x0=x0 + row[0][0] - size, y0=y0 + middle - size, x1=x0 + row[-1][0] + size, y1=y0 + middle + size)
+    return line_of(BULLET * len(row), at)
+
+
+def _touching_bullets(gray_hw: np.ndarray, x0: int, y0: int) -> Line | None:
+    """Dots so small that a codec has made them a chain: one low band of ink whose darkness swells at equal distances."""
+    ink = np.abs(gray_hw - int(np.median(gray_hw))).astype(np.float32)
+    rows = np.flatnonzero((ink > 70).sum(1) >= 4)
+    if len(rows) == 0 or not 3 <= np.ptp(rows) + 1 <= _LOW:
+        return None
+    top, bottom = int(rows[0]), int(rows[-1]) + 1
+    dark = ink[top:bottom].sum(0)
+    peaks, _ = find_peaks(dark, prominence=60, height=120)
+    if len(peaks) < 4:
+        return None
+    # the frame of a field may be in the band too, further away
+    steps = np.diff(peaks)
+    runs = np.split(peaks, np.flatnonzero(np.abs(steps - np.median(steps)) > 1.5) + 1)
+    row = max(runs, key=len)
+    steps = np.diff(row)
+    # letters are not as dark as each other, and stand closer or further apart
+    alike = len(row) >= max(4, len(peaks) - 2) and dark[row].min() >= 0.6 * dark[row].max() and np.ptp(steps) <= 1
+    if not alike or steps.mean() > 2 * (bottom - top):
+        return None
+    size, first, last = float(steps.mean()), float(row[0]), float(row[-1])
+    at = Box(x0=x0 + first - size, y0=y0 + top - 1.0, x1=x0 + last + size, y1=y0 + bottom + 1.0)
     return line_of(BULLET * len(row), at)
 
 

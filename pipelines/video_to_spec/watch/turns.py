@@ -228,7 +228,8 @@ def _after(
     first: list[Line] = []
     if episode.letters:
         place = _typed_place(episode)
-        hidden = bullets(picture, place)
+        read = any(line.box.intersection(place) > 0 for line in come)
+        hidden = bullets(picture, place, unread=not read)
         if hidden is not None:
             come = [line for line in come if line.box.intersection(hidden.box) == 0]
             first.append(hidden)
