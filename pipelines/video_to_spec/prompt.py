@@ -16,6 +16,7 @@ import torch
 from watersmeet.core.geometry import Box
 from watersmeet.core.stream import Span, content_key
 from watersmeet.pipelines.video_to_spec import markup
+from watersmeet.pipelines.video_to_spec.hints import near_lines
 from watersmeet.pipelines.video_to_spec.watch.page import Line
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Turn
 
@@ -108,7 +109,7 @@ def patch_span(patches: Patches, shift_us: int = 0) -> Span:
 
 
 def _measures(turn: Turn, memory: Memory) -> list[str]:
-    """Ten symbols, always in this order."""
+    """Sixteen symbols, always in this order: ten of what changed, two of how the pointer came, four of lines near it."""
     number, alike = memory.alike(turn.on_screen)
     reach = 0 if turn.reach is None else 1 + (0 if turn.reach == 0 else _log(turn.reach / 8, 9))
     # what all but says what happened is said with the symbol that is to be written
@@ -123,7 +124,18 @@ def _measures(turn: Turn, memory: Memory) -> list[str]:
         letters,
         *_levels(rest),
         f"<v{max(0, number)}>",
+        *_levels(_came(turn)),
+        *near_lines(turn),
     ]
+
+
+def _came(turn: Turn) -> list[int]:
+    """For how long the pointer has stood still, the highest if it is seen to press, and how far it came before; 0 without a
+    pointer."""
+    if turn.still_s is None:
+        return [0, 0]
+    still = 15 if turn.pressed else 1 + _log(turn.still_s / 0.03, 13)
+    return [still, 1 + _log(turn.way / 8, 14)]
 
 
 def _levels(values: Sequence[int]) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 from watersmeet.pipelines.data.joint import JointDataset
 from watersmeet.pipelines.data.samples import DataError
 from watersmeet.pipelines.video_to_spec import markup
+from watersmeet.pipelines.video_to_spec.hints import near_lines
 from watersmeet.pipelines.video_to_spec.learn.dataset import StepDataset, steps_encoders
 from watersmeet.pipelines.video_to_spec.learn.store import read_lesson, write_lesson
 from watersmeet.pipelines.video_to_spec.learn.vary import Variation, Vary, Words
@@ -55,6 +56,15 @@ def test_a_lesson_is_read_as_it_was_written(lessons, seen, encoders):
     assert back.written == tuple(tuple(one) for one in WRITTEN)
     assert back.settings == json.loads(json.dumps(encoders["video"].settings))
     assert sorted(path.name for path in lessons.iterdir()) == ["a.json", "a.npz", "b.json", "b.npz"]
+
+
+def test_a_lesson_of_another_version_is_refused(lessons):
+    record = json.loads((lessons / "a.json").read_text("utf-8"))
+    for version in ({"version": 1}, {}):
+        rest = {key: value for key, value in record.items() if key != "version"}
+        (lessons / "a.json").write_text(json.dumps(rest | version), encoding="utf-8")
+        with pytest.raises(DataError, match="make it again with `watersmeet data lessons`"):
+            read_lesson(lessons / "a.json")
 
 
 def test_a_lesson_without_any_patch_is_one_too(seen, encoders, tmp_path):
@@ -197,16 +207,19 @@ def test_of_both_sets_the_steps_come_as_often_as_was_asked_for():
     assert found == [("page", i) for i in range(3)] + [("film", 0), ("film", 1)] * 2
 
 
-def test_every_prompt_has_ten_measures_between_its_opening_and_its_lines(seen, encoders):
+def test_every_prompt_has_the_same_measures_between_its_opening_and_its_lines(seen, encoders):
     text = encoders["text"]
     names = {index: name for name, index in text.symbols.items()}
     said = []
     for turn in seen(4).turns:
         first = next(span for span in prompt_of(turn, Memory(), encoders) if span.modality == "text")
         symbols = [names[int(i)] for i in first.data]
-        assert symbols[0] == markup.OPEN and len(symbols) == 11 and symbols[-1] == "<v0>"
+        assert symbols[0] == markup.OPEN and len(symbols) == 17 and symbols[10] == "<v0>"
+        assert symbols[13:] == near_lines(turn)
         said.append((symbols.pop(6), symbols.pop(4)))
-        assert all(symbol.startswith("<level") for symbol in symbols[1:-1])
+        assert all(symbol.startswith("<level") for symbol in [*symbols[1:8], *symbols[9:11]])
+        # how long the pointer stood, and from how far it came; 0 is for none
+        assert (symbols[9] == symbols[10] == "<level0>") == (turn.still_s is None)
     # scrolling and typing are said with the symbols that are to be written of them
     assert said == [("<level0>", "<level0>")] * 2 + [("<level0>", "<way-up>"), ("<do-type>", "<level0>")]
 
@@ -238,6 +251,7 @@ def test_mirroring_is_what_a_mirrored_picture_would_show(seen):
             # five patches of 128 px cover the 640 px of the recording
             assert (there.box.x0, there.box.x1) == (640 - line.box.x1, 640 - line.box.x0)
             assert there.record["box"] == {"x0": there.box.x0, "y0": line.box.y0, "x1": there.box.x1, "y1": line.box.y1}
+        assert other.point == (None if turn.point is None else (640 - turn.point[0], turn.point[1]))
         pixels = turn.patches.data.reshape(-1, 32, 32, 3)
         assert np.array_equal(other.patches.data.reshape(-1, 32, 32, 3), np.flip(pixels, axis=2))
         assert np.array_equal(other.patches.coords[:, 1], 4 - turn.patches.coords[:, 1])
