@@ -7,6 +7,8 @@ export VENV
 # small matrices on few cores: more threads than cores only make tests wait for each other
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# a process for each core; the tests of one file stay together, since they share what they make
+SPREAD ?= -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-wheel lint format typecheck bench dist clean links arrows
@@ -27,17 +29,17 @@ demo: ## turn examples/demo.png into code and say where the report is
 test: ## the test suite, without tests marked slow
 	@scripts/setup.sh dev
 	@scripts/setup.sh browser
-	$(PY) -P -m pytest -q -m "not slow" $(PYTEST_ARGS)
+	$(PY) -P -m pytest -q -m "not slow" $(SPREAD) $(PYTEST_ARGS)
 
 test-all: ## the test suite with the slow tests
 	@scripts/setup.sh dev
 	@scripts/setup.sh browser
-	$(PY) -P -m pytest -q $(PYTEST_ARGS)
+	$(PY) -P -m pytest -q $(SPREAD) $(PYTEST_ARGS)
 
 test-wheel: ## build sdist and wheel, and run the suite against the installed wheel
 	@scripts/setup.sh dev
 	@scripts/setup.sh browser
-	@scripts/test_wheel.sh $(PYTEST_ARGS)
+	@scripts/test_wheel.sh $(SPREAD) $(PYTEST_ARGS)
 
 lint: arrows ## ruff (lint and format) and the import arrows
 	$(PY) -m ruff check .
