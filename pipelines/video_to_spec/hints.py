@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.page import Line
 from watersmeet.pipelines.video_to_spec.watch.sight import Turn
+from watersmeet.pipelines.video_to_spec.watch.turns import SMALL
 
 NOTHING = "<level0>"
 _TOUCH = 12.0  # px between the pointer and a line that it may mean
 _BESIDE = 44.0  # px between a field and its label
-_SMALL = 0.12  # of the screen: more than that is no control
 
 
 def near_lines(turn: Turn) -> list[str]:
     """Four symbols, each of a line or `NOTHING`: the line at which the pointer points, the first in the place that is acted on,
-    the nearest above it or before it, if there is none behind it, and of what was typed the line that came.
+    the nearest one above it or before it or, where that is empty, behind it, and of what was typed the line that came.
 
     The place is the control below the pointer, without a pointer what changed, and for typing where letters came.
     """
     boxes = turn.observed.boxes
     place = boxes[-1] if turn.letters else boxes[0]
     old = [*turn.under, *turn.before]
-    control = place.area < _SMALL * turn.observed.width * turn.observed.height
+    control = place.area < SMALL * turn.observed.width * turn.observed.height
     return [
         _symbol(_at(turn, old)),
-        _symbol(_first(old, lambda line: _holds(place, line.box)) if control else None),
+        _symbol(next((i for i, line in enumerate(old) if _holds(place, line.box)), None) if control else None),
         _symbol(_label(old, place) if control else None),
         _symbol(len(old) if turn.letters and turn.after else None),
     ]
@@ -36,15 +36,11 @@ def _symbol(number: int | None) -> str:
     return NOTHING if number is None else f"<t{number}>"
 
 
-def _first(lines: Sequence[Line], fits: Callable[[Line], bool]) -> int | None:
-    return next((number for number, line in enumerate(lines) if fits(line)), None)
-
-
 def _at(turn: Turn, lines: Sequence[Line]) -> int | None:
     if turn.point is None or not lines:
         return None
-    point = Box(x0=turn.point[0], y0=turn.point[1], x1=turn.point[0], y1=turn.point[1])
-    far = [max(_gaps(line.box, point)) for line in lines]
+    x, y = turn.point
+    far = [max(0.0, b.x0 - x, x - b.x1, b.y0 - y, y - b.y1) for b in (line.box for line in lines)]
     best = min(range(len(lines)), key=lambda number: far[number])
     return best if far[best] <= _TOUCH else None
 
@@ -71,7 +67,3 @@ def _label(lines: Sequence[Line], place: Box) -> int | None:
     if best is None or (best[0] and any(_holds(place, line.box) for line in lines)):
         return None
     return best[2]
-
-
-def _gaps(a: Box, b: Box) -> tuple[float, float, float]:
-    return 0.0, max(a.x0 - b.x1, b.x0 - a.x1), max(a.y0 - b.y1, b.y0 - a.y1)

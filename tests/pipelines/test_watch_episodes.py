@@ -30,8 +30,8 @@ def found(film, seconds):
     for i, (time_us, picture) in enumerate(film.frames(seconds)):
         one = motion.push(np.asarray(picture), time_us, i)
         differences += [] if one is None else [one]
-    seen, rest = presses(differences)
-    return episodes(rest, track(rest), SIZE, seen)
+    seen, pointer, rest = presses(differences)
+    return episodes(rest, pointer, SIZE, seen)
 
 
 def spans(listed):
@@ -152,7 +152,7 @@ BIG, INSIDE = Box(x0=100, y0=100, x1=500, y1=300), Box(x0=120, y0=120, x1=480, y
 
 def test_a_change_within_the_place_that_changed_goes_on_with_it_for_a_while():
     def made(gap, box):
-        return len(episodes(differences((1000, BIG), (1000 + gap, box)), track([]), SIZE))
+        return len(episodes(differences((1000, BIG), (1000 + gap, box)), track([]), SIZE, Presses()))
 
     assert [made(gap, INSIDE) for gap in (100, 400, 460)] == [1, 1, 2]
     other = Box(x0=0, y0=310, x1=400, y1=390)
@@ -162,7 +162,7 @@ def test_a_change_within_the_place_that_changed_goes_on_with_it_for_a_while():
 def test_beats_are_parted_by_quiet_and_of_many_the_ends_are_kept():
     listed = [(1000 + 40 * k, BIG) for k in range(4)]
     listed += [(1240 + 120 * k, INSIDE) for k in range(9)]
-    (one,) = episodes(differences(*listed), track([]), SIZE)
+    (one,) = episodes(differences(*listed), track([]), SIZE, Presses())
     times = [(beat.time_us // 1000, beat.last_us // 1000) for beat in one.beats]
     assert times == [(1000, 1120), (1240, 1240), (1360, 1360), (1960, 1960), (2080, 2080), (2200, 2200)]
     assert (one.beats[0].frame, one.beats[0].last_frame) == (100, 112)
@@ -174,9 +174,9 @@ def test_a_place_is_restless_only_while_it_does_not_rest():
     """A small note changes every half second for three seconds; ten seconds later it changes once."""
     note = Box(x0=500, y0=20, x1=560, y1=40)
     listed = [(1000 + 500 * k, note) for k in range(7)] + [(14_000, note)]
-    assert spans(episodes(differences(*listed), track([]), SIZE)) == [(14.0, 14.0)]
+    assert spans(episodes(differences(*listed), track([]), SIZE, Presses())) == [(14.0, 14.0)]
     seldom = [(1000 + 1400 * k, note) for k in range(7)]
-    assert len(episodes(differences(*seldom), track([]), SIZE)) == 7
+    assert len(episodes(differences(*seldom), track([]), SIZE, Presses())) == 7
     assert module._RESTLESS_US < 3_000_000
 
 
@@ -204,6 +204,22 @@ def test_a_press_that_the_recorder_draws_is_the_start_and_no_change(rate, answer
     assert all(beat.press_us is None for beat in page.beats[1:])
 
 
+def test_what_grows_elsewhere_than_at_the_pointer_is_the_pages():
+    """A badge that pops up while the pointer rests at the other end, and one before the pointer was ever seen to move."""
+    film = Recording(size=SIZE, rate=RATE)
+    film.show(0, 6, Image.new("RGB", SIZE, (246, 247, 249)))
+    for start, x in ((0.5, 80), (3.0, 560)):
+        for k in range(5):
+            side = 12 + 8 * k
+            at = (x - side // 2, 60 - side // 2)
+            film.show(start + k / RATE, 6, panel((200, 40, 40), (side, side)), at)
+    film.move(0.0, 500, 300)
+    film.move(2.0, 120, 305, lasting=0.9)
+    differences = differences_of(film, 5)
+    assert presses(differences) == (Presses(), track(differences), differences)
+    assert spans(found(film, 5)) == [(0.5, 0.63), (3.0, 3.13)]
+
+
 def test_a_switch_below_the_pointer_is_no_ring():
     film = Recording(size=SIZE, rate=RATE)
     film.show(0, 5, Image.new("RGB", SIZE, (246, 247, 249)))
@@ -211,7 +227,7 @@ def test_a_switch_below_the_pointer_is_no_ring():
     film.move(0.0, 500, 300)
     film.move(1.5, 120, 105, lasting=0.9)
     differences = differences_of(film, 4)
-    assert presses(differences) == (Presses(), differences)
+    assert presses(differences) == (Presses(), track(differences), differences)
     assert spans(found(film, 4)) == [(2.0, 2.0)]
 
 

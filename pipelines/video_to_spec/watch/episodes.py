@@ -15,7 +15,7 @@ import numpy as np
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.motion import Difference
 from watersmeet.pipelines.video_to_spec.watch.pointer import Track, joined
-from watersmeet.pipelines.video_to_spec.watch.presses import NONE_SEEN, Presses
+from watersmeet.pipelines.video_to_spec.watch.presses import Presses
 
 _TILE = 16  # px
 _REST_US = 1_300_000  # a place that changes again within this has not rested
@@ -77,9 +77,7 @@ class _Change:
     boxes: list[Box]
 
 
-def episodes(
-    differences: Sequence[Difference], track: Track, size: tuple[int, int], seen: Presses = NONE_SEEN
-) -> list[Episode]:
+def episodes(differences: Sequence[Difference], track: Track, size: tuple[int, int], seen: Presses) -> list[Episode]:
     """All episodes of a recording whose frames are `size` = (width, height) px. seen: presses that it shows."""
     restless = _restless(differences, size)
     grower: _Grower | None = None

@@ -16,7 +16,7 @@ from watersmeet.pipelines.video_to_spec.spec import Source
 from watersmeet.pipelines.video_to_spec.watch.episodes import Episode, episodes
 from watersmeet.pipelines.video_to_spec.watch.motion import Difference, Motion
 from watersmeet.pipelines.video_to_spec.watch.page import Page
-from watersmeet.pipelines.video_to_spec.watch.pointer import Track, track
+from watersmeet.pipelines.video_to_spec.watch.pointer import Track
 from watersmeet.pipelines.video_to_spec.watch.presses import presses
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Sight, Turn
 from watersmeet.pipelines.video_to_spec.watch.turns import Before, make_turn, opening
@@ -44,9 +44,8 @@ def look(path: Path, *, encoders: Mapping[str, Any], progress: Callable[[float],
     to 1. Raises DecodeError for what is no video. Memory does not grow with the pictures, only with what changed.
     """
     first = _watch(path, encoders["video"], lambda share: progress(0.5 * share))
-    shown, differences = presses(first.differences)
-    pointer = track(differences)
-    found = episodes(differences, pointer, first.size, shown)
+    seen, pointer, differences = presses(first.differences)
+    found = episodes(differences, pointer, first.size, seen)
     turns = list(_turns(path, first, found, pointer, encoders, lambda share: progress(0.5 + 0.5 * share)))
     width, height = first.size
     duration = max(first.end_us, first.times_us[-1] + 1) / 1e6
@@ -98,7 +97,8 @@ def _turns(
     page = Page(regions.text_reader())
     patches = _Patches(first.patches)
     stops = _stops(first.times_us, found, pointer)
-    pictures = _pictures(encoders["video"], path, sorted({stop.time_us: stop for stop in stops}.values(), key=_time))
+    # stops rise; of two at one time the later one says from when on the page stood
+    pictures = _pictures(encoders["video"], path, list({stop.time_us: stop for stop in stops}.values()))
     stop, picture = next(pictures)
     yield opening(page, picture, stop.time_us, stop.hidden, patches.until(0))
     last: Episode | None = None
@@ -123,21 +123,20 @@ def _turns(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Stop:
-    """A time at which the picture is looked at. pointer: its box there; clear_us: a time between the episode before and this one
-    at which nothing hid what is there."""
+    """A time at which the picture is looked at. clear: another time since the episode before, and what the pointer, which is
+    there now, did not hide then; hidden: what it hides, if there is no such time."""
 
     time_us: int
-    pointer: Box | None = None
-    clear_us: int | None = None
-
-    @property
-    def hidden(self) -> Box | None:
-        """What of the picture nobody saw."""
-        return self.pointer if self.clear_us is None else None
+    clear: tuple[int, Box] | None = None
+    hidden: Box | None = None
 
 
-def _time(stop: _Stop) -> int:
-    return stop.time_us
+def _stop(time_us: int, since_us: int, pointer: Track) -> _Stop:
+    box = pointer.at(time_us)
+    clear_us = None if box is None else pointer.away(box, since_us, time_us)
+    if box is None or clear_us is None:
+        return _Stop(time_us=time_us, hidden=box)
+    return _Stop(time_us=time_us, clear=(clear_us, box))
 
 
 def _stops(times_us: Sequence[int], found: Sequence[Episode], pointer: Track) -> list[_Stop]:
@@ -146,32 +145,24 @@ def _stops(times_us: Sequence[int], found: Sequence[Episode], pointer: Track) ->
     What an episode left is looked at just before the next one, when the pointer has most likely left it too; what the
     pointer is on then, most likely the target of the next step, is taken from a picture of before it came.
     """
-
-    def stop(time_us: int, since_us: int) -> _Stop:
-        box = pointer.at(time_us)
-        clear_us = None if box is None else pointer.away(box, since_us, time_us)
-        return _Stop(time_us=time_us, pointer=box, clear_us=None if clear_us == time_us else clear_us)
-
-    out = [_Stop(time_us=times_us[0], pointer=pointer.at(times_us[0]))]
+    out = [_Stop(time_us=times_us[0], hidden=pointer.at(times_us[0]))]
     since_us = times_us[0]
     for episode in found:
-        out.append(stop(times_us[max(0, bisect_right(times_us, episode.start_us) - 2)], since_us))
+        out.append(_stop(times_us[max(0, bisect_right(times_us, episode.start_us) - 2)], since_us, pointer))
         since_us = episode.end_us
-    return [*out, stop(times_us[-1], since_us)]
+    return [*out, _stop(times_us[-1], since_us, pointer)]
 
 
 def _pictures(encoder: Any, path: Path, wanted: Sequence[_Stop]) -> Iterator[tuple[_Stop, np.ndarray]]:
     """(what was asked for, picture of its own memory) for stops in order of time."""
-    times = [time for stop in wanted for time in (stop.clear_us, stop.time_us) if time is not None]
+    times = [time for stop in wanted for time in ([stop.clear[0]] if stop.clear else []) + [stop.time_us]]
     with encoder.video(path) as video:
         frames = video.frames(times)
         for stop in wanted:
-            part = None
-            if stop.clear_us is not None and stop.pointer is not None:
-                part = _around(next(frames).pixels, stop.pointer).copy()
+            part = _around(next(frames).pixels, stop.clear[1]).copy() if stop.clear else None
             picture = next(frames).pixels.copy()
-            if part is not None and stop.pointer is not None:
-                _around(picture, stop.pointer)[:] = part
+            if stop.clear:
+                _around(picture, stop.clear[1])[:] = part
             yield stop, picture
 
 

@@ -1,7 +1,7 @@
-"""Presses that a recorder draws: rings that grow around one point.
+"""Presses that a recorder draws: rings that grow around the point of the pointer.
 
 They say when a press was, and are neither the page's nor the pointer's: without them a change begins when the page answers, and
-the pointer is where it was.
+the pointer is where it was. What grows elsewhere is the page's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.motion import Difference
-from watersmeet.pipelines.video_to_spec.watch.pointer import joined
+from watersmeet.pipelines.video_to_spec.watch.pointer import Track, joined, point_of, track
 
 _SIDE = (8.0, 96.0)  # px, least and most of a ring
 _FIRST = 48.0  # px, the most of one that begins
@@ -25,6 +25,8 @@ _LONGEST_US = 900_000
 _ANSWER_US = 600_000  # between a press and what answers it
 _SAME_US = 40_000  # a ring may come with the frame that shows the answer
 _JOIN = 16.0  # px between parts of one ring
+_AT = 14.0  # px between the middle of a ring and the pointer's point
+_MOST = 40  # small areas of a difference; of more each would have to be joined with each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +41,6 @@ class Presses:
         return self.times_us[i] if i >= 0 and time_us - self.times_us[i] <= _ANSWER_US else None
 
 
-NONE_SEEN = Presses()
-
-
 @dataclass(frozen=True, slots=True)
 class _Look:
     number: int  # of the difference
@@ -49,22 +48,39 @@ class _Look:
     box: Box
 
 
-def presses(differences: Sequence[Difference]) -> tuple[Presses, list[Difference]]:
-    """All presses that rings show, and the differences without these rings."""
+def presses(differences: Sequence[Difference]) -> tuple[Presses, Track, list[Difference]]:
+    """All presses that rings show, the pointer as it is followed without these rings, and the differences without them."""
+    rings = _rings(differences)
+    rest = _without(differences, rings)
+    pointer = track(rest)
+    own = [run for run in rings if _at_pointer(run, pointer)]
+    if len(own) < len(rings):
+        rest = _without(differences, own)
+        pointer = track(rest)
+    return Presses(times_us=tuple(sorted(run[0].time_us for run in own))), pointer, rest
+
+
+def _rings(differences: Sequence[Difference]) -> list[list[_Look]]:
+    """Whatever grows around a point."""
     growing: list[list[_Look]] = []
     rings: list[list[_Look]] = []
     for number, one in enumerate(differences):
         growing, ended = _parted(growing, one.time_us)
         rings += ended
-        for box in joined([area.box for area in one.areas if _side(area.box) <= _SIDE[1]], _JOIN):
+        small = [area.box for area in one.areas if _side(area.box) <= _SIDE[1]]
+        for box in joined(small, _JOIN) if len(small) <= _MOST else ():
             if _SIDE[0] <= _side(box) <= _SIDE[1] and min(box.width, box.height) >= _SQUARE * _side(box):
                 _take(growing, _Look(number, one.time_us, box))
-    rings = [run for run in rings + growing if _is_ring(run)]
-    places: dict[int, list[Box]] = {}
-    for look in (look for run in rings for look in run):
-        places.setdefault(look.number, []).append(look.box)
-    rest = [_without(one, places.get(number, ())) for number, one in enumerate(differences)]
-    return Presses(times_us=tuple(sorted(run[0].time_us for run in rings))), [one for one in rest if one.areas]
+    return [run for run in rings + growing if _is_ring(run)]
+
+
+def _at_pointer(run: Sequence[_Look], pointer: Track) -> bool:
+    """Whether a ring is around the point of the pointer, where that was seen."""
+    box = pointer.at(run[0].time_us)
+    if box is None:
+        return False
+    (x, y), (middle_x, middle_y) = point_of(box), run[-1].box.center
+    return abs(x - middle_x) <= _AT and abs(y - middle_y) <= _AT
 
 
 def _parted(runs: list[list[_Look]], time_us: int) -> tuple[list[list[_Look]], list[list[_Look]]]:
@@ -95,7 +111,13 @@ def _side(box: Box) -> float:
     return max(box.width, box.height)
 
 
-def _without(one: Difference, places: Sequence[Box]) -> Difference:
-    if not places:
-        return one
-    return replace(one, areas=tuple(area for area in one.areas if not any(box.contains(area.box) for box in places)))
+def _without(differences: Sequence[Difference], rings: Sequence[Sequence[_Look]]) -> list[Difference]:
+    """The differences without what rings explain of them."""
+    places: dict[int, list[Box]] = {}
+    for look in (look for run in rings for look in run):
+        places.setdefault(look.number, []).append(look.box)
+    rest = list(differences)
+    for number, boxes in places.items():
+        kept = [area for area in rest[number].areas if not any(box.contains(area.box) for box in boxes)]
+        rest[number] = replace(rest[number], areas=tuple(kept))
+    return [one for one in rest if one.areas]

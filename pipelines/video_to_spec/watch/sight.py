@@ -29,8 +29,8 @@ class Turn:
     came. `observed.texts` are these in this order, `observed.boxes` the places that could be meant.
     on_screen: everything to be read afterwards. pause_s: since the episode before. point: where the pointer points when it
     begins, px, None without a pointer; still_s: for how long it has stood there; way: how far it came since the episode
-    before, px; pressed: whether a press is seen. reach: px from there to what changed. scrolled: px that the page moved up. kept: share of the lines that
-    stayed. letters: whether it looks like typing.
+    before, px; pressed: whether a press is seen; reach: px from there to what changed. scrolled: px that the page moved up.
+    kept: share of the lines that stayed. letters: whether it looks like typing.
     """
 
     observed: Observed

@@ -1,9 +1,7 @@
 """A turn from an episode: what a model may refer to, in a fixed order that means something.
 
-Moments stand in fixed places: `m0` the press that the first change answers (a page answers about 0.11 s after a press, where
-none is seen),
-`m1` the first change, `m2` the end; `m3` and `m4` press and end of the episode before; then press and change of each
-further beat. Texts: what is under the pointer first, then what stood where something changed, then what came.
+Moments stand in fixed places: `m0` the press that the first change answers (where none is seen, 0.11 s before it), `m1` the
+first change, `m2` the end; `m3` and `m4` press and end of the episode before; then press and change of each further beat. Texts: what is under the pointer first, then what stood where something changed, then what came.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ ANSWER_US = 110_000  # from a press to the first frame that shows an answer
 _UNDER, _BEFORE, _AFTER, _TITLES = 3, 7, 8, 4
 _REACH = 130.0  # px, of what is beside the pointer
 _BESIDE = 90.0  # px, of what is beside what changed: labels of fields
-_SMALL = 0.12  # of the screen: changes beside which labels are looked for
+SMALL = 0.12  # of the screen: changes beside which labels are looked for
 
 
 class Before:
-    """What is known when an episode begins, behind the episode `last`. `pointer` is the box of the pointer, `point` where it
-    points, None if it was never seen; `hidden` what cannot be seen of `picture` because of it."""
+    """What is known when an episode begins, behind the episode `last`. `point` is where the pointer points,
+    None if it was never seen; `hidden` what cannot be seen of `picture` because of it."""
 
     def __init__(
         self,
@@ -45,8 +43,8 @@ class Before:
     ) -> None:
         self.episode, self.last, self.picture = episode, last, picture
         now = episode.start_us - 1
-        self.pointer = track.at(now)
-        self.point = None if self.pointer is None else point_of(self.pointer)
+        pointer = track.at(now)
+        self.point = None if pointer is None else point_of(pointer)
         self.still_us = track.still_us(now)
         self.way = track.way(last.start_us if last else 0, now)
         page.update(picture, [], hidden)  # what the pointer hid may be seen now
@@ -97,7 +95,7 @@ def make_turn(
     if episode.letters:
         picture = without_caret(picture, _typed_place(episode))
     reading = page.update(picture, episode.areas, hidden)
-    small = sum(area.area for area in episode.areas) < _SMALL * width * height
+    small = sum(area.area for area in episode.areas) < SMALL * width * height
     under = _under(before.lines, point)
     old = _before(before.lines, reading, episode, point, small, under)
     new = _after(reading, picture, episode, point, small)
