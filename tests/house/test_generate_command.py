@@ -294,7 +294,11 @@ def test_the_model_that_ships_continues_markup_and_text(capsys):
 
 
 def test_ctrl_c_ends_with_one_line(models):
-    code = "import sys; from watersmeet.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    # a shell that starts the suite in the background lets its children ignore Ctrl-C
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from watersmeet.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    )
     words = ["generate", "What is", "--model", str(models / "linear"), "--max-new", "1000000", "--ignore-eos"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
