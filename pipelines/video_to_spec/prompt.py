@@ -16,7 +16,7 @@ import torch
 from watersmeet.core.geometry import Box
 from watersmeet.core.stream import Span, content_key
 from watersmeet.pipelines.video_to_spec import markup
-from watersmeet.pipelines.video_to_spec.hints import near_lines
+from watersmeet.pipelines.video_to_spec.hints import NOTHING, near_lines
 from watersmeet.pipelines.video_to_spec.watch.page import Line
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Turn
 
@@ -77,17 +77,25 @@ def follow(memory: Memory, turn: Turn, written: Sequence[str]) -> None:
 
 
 def prompt_of(
-    turn: Turn, memory: Memory, encoders: Mapping[str, Any], *, shift_us: int = 0, blank: bool = False
+    turn: Turn,
+    memory: Memory,
+    encoders: Mapping[str, Any],
+    *,
+    shift_us: int = 0,
+    blank: bool = False,
+    unmeasured: bool = False,
 ) -> list[Span]:
     """Spans of one turn; `encoders` has "video", "regions" and "text".
 
-    shift_us: added to all times (training). blank: without the patches.
+    shift_us: added to all times (training). blank: without the patches. unmeasured: with nothing in the place of the
+    measures, so that patches, texts and places alone say what happened (training).
     """
     text = encoders["text"]
     spans: list[Span] = []
     if not blank and len(turn.patches.time_us):
         spans.append(patch_span(turn.patches, shift_us))
-    spans.append(text.encode_markup([markup.OPEN, *_measures(turn, memory)]))
+    measures = _measures(turn, memory)
+    spans.append(text.encode_markup([markup.OPEN, *([NOTHING] * len(measures) if unmeasured else measures)]))
     first = 0
     for name, lines in ((markup.AT_POINTER, turn.under), (markup.WAS, turn.before), (markup.CAME, turn.after)):
         if lines:
@@ -113,8 +121,8 @@ def _measures(turn: Turn, memory: Memory) -> list[str]:
     number, alike = memory.alike(turn.on_screen)
     reach = 0 if turn.reach is None else 1 + (0 if turn.reach == 0 else _log(turn.reach / 8, 9))
     # what all but says what happened is said with the symbol that is to be written
-    scrolled = "<level0>" if turn.scrolled == 0 else markup.WAY["down" if turn.scrolled > 0 else "up"]
-    letters = markup.DO["type"] if turn.letters else "<level0>"
+    scrolled = NOTHING if turn.scrolled == 0 else markup.WAY["down" if turn.scrolled > 0 else "up"]
+    letters = markup.DO["type"] if turn.letters else NOTHING
     times = [_log(turn.pause_s / 0.1, 10), _log(turn.lasting_s / 0.05, 10), reach]
     rest = [min(15, len(turn.observed.moments)), round(10 * memory.resembles_here(turn.on_screen)), round(10 * alike)]
     return [

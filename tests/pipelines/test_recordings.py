@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 from watersmeet.cli.app import app as command_line
 from watersmeet.core.errors import ConfigError, RenderError, UsageError
+from watersmeet.pipelines.data.generator.pages import generate, site
+from watersmeet.pipelines.data.generator.pictures import drawn
 from watersmeet.pipelines.data.packages import PACKAGES, package
 from watersmeet.pipelines.data.recording import Recording, write_video
 from watersmeet.pipelines.video_to_spec.recordings import make as making
@@ -20,7 +23,7 @@ from watersmeet.pipelines.video_to_spec.recordings.app import CSS, app_page, sou
 from watersmeet.pipelines.video_to_spec.recordings.build import build
 from watersmeet.pipelines.video_to_spec.recordings.director import BULLET, Director, Pace, _keystrokes
 from watersmeet.pipelines.video_to_spec.recordings.film import Film
-from watersmeet.pipelines.video_to_spec.recordings.stage import Dress, opened
+from watersmeet.pipelines.video_to_spec.recordings.stage import APP, Dress, opened
 from watersmeet.pipelines.video_to_spec.recordings.told import claims_of
 from watersmeet.pipelines.video_to_spec.recordings.walk import Habits, Walk
 from watersmeet.pipelines.video_to_spec.score import count, is_shown, scores_of
@@ -51,7 +54,7 @@ def find(stage, kind, text):
 def played(browser, tmp_path_factory):
     """Every kind of act once, on a small page; (director, its recording)."""
     recording = Recording(size=SIZE, rate=30)
-    with opened(browser, SIZE, tmp_path_factory.mktemp("none"), PAGE) as stage:
+    with opened(browser, SIZE, tmp_path_factory.mktemp("none"), {APP: PAGE}) as stage:
         stage.open("/app.html")
         director = Director(stage, recording, random.Random(1), Pace(mistakes=0.3), cursor=True)
         director.rest(0.5)
@@ -151,11 +154,11 @@ def test_a_page_without_anything_to_ask_for_gives_nothing_from_the_network(brows
     (tmp_path / "pack/a.html").write_text("<img src='http://example.org/x.png'><h1>A</h1><img src='../../secret.txt'>")
     (tmp_path.parent / "secret.txt").write_text("no")
     seen = []
-    with opened(browser, SIZE, tmp_path, None) as stage:
+    with opened(browser, SIZE, tmp_path, {}) as stage:
         stage.page.on("requestfinished", lambda request: seen.append(request.url))
         stage.open("/packages/pack/a.html", settle_ms=20)
         assert stage.ask("screen()") == {"key": "/packages/pack/a.html", "title": "A"}
-        with pytest.raises(RenderError, match="acted on"), opened(browser, SIZE, tmp_path, None) as other:
+        with pytest.raises(RenderError, match="acted on"), opened(browser, SIZE, tmp_path, {}) as other:
             other.open("/packages/../secret.txt")
     assert seen == ["http://pages.test/packages/pack/a.html"]
 
@@ -165,12 +168,47 @@ def test_buttons_of_other_peoples_pages_are_dressed_the_same_way_every_time(brow
     (tmp_path / "a.html").write_text(f"<h1>A</h1>{buttons}")
     kinds = []
     for seed, times in ((5, 2), (6, 1)):
-        with opened(browser, SIZE, tmp_path, None, Dress(seed=seed, share=1.0, words=("One two", "Three"))) as stage:
+        with opened(browser, SIZE, tmp_path, {}, Dress(seed=seed, share=1.0, words=("One two", "Three"))) as stage:
             for _ in range(times):
                 stage.open("/packages/a.html", settle_ms=20)
                 kinds.append([(t.kind, t.text) for t in stage.things()])
     assert kinds[0] == kinds[1] != kinds[2]
     assert len(kinds[0]) == 12 and len({kind for kind, _ in kinds[0]}) >= 3
+
+
+def test_links_of_a_site_lead_to_its_pages_and_its_buttons_open_menus(browser, tmp_path):
+    links = "".join(f"<li><a href='#'>Link {i}</a></li>" for i in range(4))
+    buttons = "".join(f"<button type='button'>Button {i}</button>" for i in range(30))
+    frame = f"<nav class='w-side'><ul>{links}</ul></nav>"
+    made = {f"/page-{k}.html": f"{frame}<h1>Page {k}</h1>{buttons if k == 1 else ''}" for k in (1, 2)}
+    dress = Dress(seed=3, share=1.0, words=("One two", "Three"), pages=tuple(made))
+    with opened(browser, SIZE, tmp_path, made, dress) as stage:
+        stage.open("/page-1.html", settle_ms=20)
+        found = stage.things()
+        assert [(t.text, t.href, t.on) for t in found if t.kind == "go"] == [
+            (f"Link {i}", f"/page-{1 + i % 2}.html", i == 0) for i in range(4)
+        ]
+        director = Director(stage, Recording(size=SIZE), random.Random(1), Pace(), cursor=True)
+        assert director.click(next(t for t in found if t.kind == "menu"))
+        assert [one["kind"] for one in stage.ask("open()")] == ["dropdown"]
+        assert director.click(next(t for t in stage.things() if t.kind == "item")) and stage.ask("open()") == []
+        assert director.click(find(stage, "go", "Link 3"))
+        assert stage.ask("screen()")["title"] == "Page 2"
+    assert [act.to_screen for act in director.acts] == ["s1", "s1", "s2"]
+
+
+def test_pages_of_a_site_have_one_frame_and_pictures_that_are_served(browser, tmp_path):
+    pages = site(4, tmp_path, "/packages", 3)
+    assert pages == site(4, tmp_path, "/packages", 3) and len(set(pages)) == 3
+    sides = [re.findall(r'class="w-side">.*?</(?:nav|aside|div)>', page) for page in site(7, tmp_path, "/packages", 8)]
+    assert len({side for found in sides for side in found}) == 1 < sum(map(len, sides))
+    # a page alone draws its own each time
+    assert generate(3, tmp_path) == generate(3, tmp_path) != generate(4, tmp_path)
+    assert drawn("photo3.jpg")[:3] == drawn("portrait79.jpg")[:3] == b"\xff\xd8\xff"
+    assert drawn("photo160.jpg") is drawn("../photo3.jpg") is drawn("portrait80.jpg") is None
+    with opened(browser, SIZE, tmp_path, {"/a.html": "<img src='/pictures/portrait1.jpg'>"}) as stage:
+        stage.open("/a.html", settle_ms=20)
+        assert stage.page.evaluate("document.images[0].naturalWidth") == 96
 
 
 def test_a_menu_of_another_peoples_page_can_be_open_for_a_third_of_a_second(browser, tmp_path):
@@ -180,7 +218,7 @@ def test_a_menu_of_another_peoples_page_can_be_open_for_a_third_of_a_second(brow
         "<button data-toggle='dropdown' onclick=\"m.classList.toggle('show')\">Menu</button>"
         "<div id='m' class='dropdown-menu' onclick=\"m.classList.remove('show')\"><a href='#'>One</a></div>"
     )
-    with opened(browser, SIZE, tmp_path, None) as stage:
+    with opened(browser, SIZE, tmp_path, {}) as stage:
         stage.open("/packages/a.html", settle_ms=20)
         director = Director(stage, Recording(size=SIZE), random.Random(1), Pace(), cursor=True)
         walk = Walk(director, random.Random(1), Habits(seconds=1.0, quick_menus=1.0))
@@ -267,7 +305,7 @@ def test_no_package_is_in_both_splits():
     assert not set(making.PLACES["train"]) & set(making.PLACES["val"])
     drawn = {split: {making.wishes(seed, split).package for seed in range(300)} for split in making.SPLITS}
     assert drawn["val"] == set(making.PLACES["val"])
-    assert drawn["train"] == {"generated", *making.PLACES["train"]}
+    assert drawn["train"] == {"generated", "site", *making.PLACES["train"]}
     validation = {item.name for item in PACKAGES if item.split == "val"}
     assert not validation & drawn["train"]
     with pytest.raises(ConfigError, match="split is 'test'"):
@@ -388,7 +426,7 @@ BOARD = f"""<!doctype html><html data-theme="light"><title>t</title><style>{CSS}
 
 def test_a_card_is_dragged_to_another_lane_and_nothing_else_happens(browser, tmp_path):
     recording = Recording(size=SIZE, rate=30)
-    with opened(browser, SIZE, tmp_path, BOARD) as stage:
+    with opened(browser, SIZE, tmp_path, {APP: BOARD}) as stage:
         stage.open("/app.html")
         director = Director(stage, recording, random.Random(1), Pace(), cursor=True)
         card = find(stage, "card", "Paint the fence")

@@ -122,7 +122,7 @@ def test_a_validation_sample_is_as_it_is(lessons, encoders, seen):
     assert torch.equal(one.spans[0].data, torch.from_numpy(seen(4, 5).turns[0].patches.data))
 
 
-NOTHING = Vary(**dict.fromkeys("blank colour late inside words mirror moved tempo missed".split(), 0.0))
+NOTHING = Vary(**dict.fromkeys("blank unmeasured colour late inside words mirror moved tempo missed".split(), 0.0))
 
 
 def test_colours_times_and_blanks_leave_everything_else_alone(lessons, encoders):
@@ -222,6 +222,18 @@ def test_every_prompt_has_the_same_measures_between_its_opening_and_its_lines(se
         assert (symbols[9] == symbols[10] == "<level0>") == (turn.still_s is None)
     # scrolling and typing are said with the symbols that are to be written of them
     assert said == [("<level0>", "<level0>")] * 2 + [("<level0>", "<way-up>"), ("<do-type>", "<level0>")]
+
+
+def test_a_prompt_without_measures_has_the_same_shape_and_nothing_in_their_places(seen, encoders):
+    text = encoders["text"]
+    nothing = text.symbols["<level0>"]
+    for turn in seen(4).turns:
+        full = prompt_of(turn, Memory(), encoders)
+        bare = prompt_of(turn, Memory(), encoders, unmeasured=True)
+        at = next(i for i, span in enumerate(full) if span.modality == "text")
+        assert bare[at].data.tolist() == [text.symbols[markup.OPEN]] + [nothing] * (full[at].n - 1)
+        for one, other in zip(full[:at] + full[at + 1 :], bare[:at] + bare[at + 1 :], strict=True):
+            assert torch.equal(one.data, other.data) and torch.equal(one.coords, other.coords)
 
 
 def varied(how, turns, *, seed=0, texts=("Blue Whale", "old moon")):

@@ -24,6 +24,10 @@ def split(kit: Kit, left: str, right: str, shares: str = "2fr 1fr") -> str:
 
 
 def sidebar(kit: Kit) -> str:
+    return kit.once("sidebar", lambda: _sidebar(kit))
+
+
+def _sidebar(kit: Kit) -> str:
     rng, w = kit.rng, kit.words
     links = rng.sample(NAV, rng.randint(5, 14))
     on = rng.randrange(len(links))
@@ -66,6 +70,10 @@ def sidebar(kit: Kit) -> str:
 
 
 def topbar(kit: Kit, brand: bool = True, links: bool | None = None) -> str:
+    return kit.once(f"topbar {brand} {links}", lambda: _topbar(kit, brand, links))
+
+
+def _topbar(kit: Kit, brand: bool, links: bool | None) -> str:
     rng, w = kit.rng, kit.words
     parts = []
     if brand:
@@ -390,6 +398,10 @@ def faq(kit: Kit) -> str:
 
 
 def footer(kit: Kit) -> str:
+    return kit.once("footer", lambda: _footer(kit))
+
+
+def _footer(kit: Kit) -> str:
     rng, w = kit.rng, kit.words
     dark = kit.chance(0.5)
     columns = []

@@ -1,6 +1,7 @@
 """Components of generated pages, written in the markup of the chosen framework."""
 
 import random
+from collections.abc import Callable
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -52,6 +53,15 @@ class Kit:
         self.family = "bootstrap" if look.framework in ("bootstrap", "adminkit") else look.framework
         self.input_style = rng.randrange(4)  # label above, label beside, placeholder only, floating look
         self.image_base = look.base.rsplit("/", 1)[0] + "/pictures" if "/" in look.base else "pictures"
+        self.shared: dict[str, str] | None = None  # parts that all pages of a site have, once it is one
+
+    def once(self, name: str, make: Callable[[], str]) -> str:
+        """What `make` gives; on a site what it gave for the first page."""
+        if self.shared is None:
+            return make()
+        if name not in self.shared:
+            self.shared[name] = make()
+        return self.shared[name]
 
     def chance(self, p: float) -> bool:
         return self.rng.random() < p

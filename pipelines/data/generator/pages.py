@@ -428,6 +428,25 @@ def generate(seed: int, packages: Path, base: str = "../packages", narrow: bool 
     language = rng.choice(RTL_LANGUAGES if rtl else LANGUAGES)
     kit = Kit(rng, look, Words(rng, language), packages)
     kind = rng.choices(list(KINDS), [weight for _, weight in KINDS.values()])[0]
+    return kind, _document(kit, kind, kind, language, rtl=rtl)
+
+
+def site(seed: int, packages: Path, base: str, count: int) -> list[str]:
+    """HTML of `count` pages of one site: one look, and menus, bars and footers that stay. English, for a wide screen."""
+    rng = random.Random(f"site {seed}")
+    kit = Kit(rng, looks.look(rng, base, narrow=False), Words(rng, "en"), packages)
+    kit.shared = {}
+    kinds = {kind: weight for kind, (_, weight) in KINDS.items() if kind not in _NO_PLACE}
+    drawn = rng.choices(list(kinds), list(kinds.values()), k=count)
+    name = kit.words.company()
+    return [_document(kit, kind, f"{kit.words.title(1, 2)} - {name}", "en") for kind in drawn]
+
+
+_NO_PLACE = ("modal",)  # kinds that are no place to go to
+
+
+def _document(kit: Kit, kind: str, title: str, language: str, *, rtl: bool = False) -> str:
+    rng, look, base = kit.rng, kit.look, kit.look.base
     body = KINDS[kind][0](kit)
     links = "".join(f'<link rel="stylesheet" href="{base}/{style}">' for style in look.styles)
     theme = ""
@@ -435,8 +454,5 @@ def generate(seed: int, packages: Path, base: str = "../packages", narrow: bool 
         theme = f' data-bs-theme="{"dark" if look.dark else "light"}"'
     elif look.framework in ("pico", "bulma"):
         theme = f' data-theme="{"dark" if look.dark else "light"}"'
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>{kind}</title>{links}<style>{looks.own_css(look, rng)}</style>'
-    return (
-        kind,
-        f'<!doctype html><html lang="{language}" dir="{"rtl" if rtl else "ltr"}"{theme}><head>{head}</head><body>{body}</body></html>',
-    )
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>{e(title)}</title>{links}<style>{looks.own_css(look, rng)}</style>'
+    return f'<!doctype html><html lang="{language}" dir="{"rtl" if rtl else "ltr"}"{theme}><head>{head}</head><body>{body}</body></html>'

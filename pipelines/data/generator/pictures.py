@@ -1,8 +1,11 @@
 """Drawn pictures: photos made of noise, avatars, logos and charts. All from a seed, as files or inline SVG."""
 
 import colorsys
+import io
 import math
 import random
+import re
+from functools import lru_cache
 from html import escape
 from pathlib import Path
 
@@ -81,16 +84,25 @@ PHOTOS, PORTRAITS = 160, 80
 def write_pictures(folder: Path) -> None:
     """Write the shared pictures of all generated pages below `folder` (once; ~5 MB)."""
     folder.mkdir(parents=True, exist_ok=True)
-    for i in range(PHOTOS):
-        path = folder / f"photo{i}.jpg"
-        if not path.exists():
-            rng = random.Random(i)
-            w, h = rng.choice(((320, 220), (400, 260), (300, 300), (260, 360), (640, 300)))
-            photo(i, w, h).save(path, quality=80)
-    for i in range(PORTRAITS):
-        path = folder / f"portrait{i}.jpg"
-        if not path.exists():
-            portrait(i).save(path, quality=85)
+    for name in (*(f"photo{i}.jpg" for i in range(PHOTOS)), *(f"portrait{i}.jpg" for i in range(PORTRAITS))):
+        path, picture = folder / name, None if (folder / name).exists() else drawn(name)
+        if picture is not None:
+            path.write_bytes(picture)
+
+
+@lru_cache(maxsize=64)
+def drawn(name: str) -> bytes | None:
+    """The shared picture of this file name as JPEG; None if there is none."""
+    found = re.fullmatch(r"(photo|portrait)(\d{1,3})\.jpg", name)
+    if found is None or int(found[2]) >= (PHOTOS if found[1] == "photo" else PORTRAITS):
+        return None
+    number, out = int(found[2]), io.BytesIO()
+    if found[1] == "portrait":
+        portrait(number).save(out, "JPEG", quality=85)
+    else:
+        size = random.Random(number).choice(((320, 220), (400, 260), (300, 300), (260, 360), (640, 300)))
+        photo(number, *size).save(out, "JPEG", quality=80)
+    return out.getvalue()
 
 
 def logo(rng: random.Random, size: int, tint: str) -> str:

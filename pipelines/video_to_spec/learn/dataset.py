@@ -81,11 +81,12 @@ class StepDataset:
         file, first, last = self.pieces[index]
         lesson: Lesson = self._lesson(file)
         how, varied = self.vary, None
-        blank, shift_us = False, 0
+        blank, unmeasured, shift_us = False, False, 0
         if how is not None:
             if rng.random() < how.inside:
                 first, last = self._elsewhere(file, first, last, rng)
             blank = rng.random() < how.blank
+            unmeasured = not blank and rng.random() < how.unmeasured
             shift_us = int(rng.integers(_HOUR_US)) if rng.random() < how.late else 0
             varied = Variation(how, self.words, rng, cell=self.cell)
         memory = Memory()
@@ -96,7 +97,7 @@ class StepDataset:
             turn, written = lesson.turns[number], lesson.written[number]
             if number >= first:
                 seen, said = (turn, list(written)) if varied is None else varied.apply(turn, written)
-                prompt = prompt_of(seen, memory, self.encoders, shift_us=shift_us, blank=blank)
+                prompt = prompt_of(seen, memory, self.encoders, shift_us=shift_us, blank=blank, unmeasured=unmeasured)
                 spans += [*prompt, text.encode_markup([*said, "</s>"])]
                 learn += [False] * len(prompt) + [True]
             follow(memory, turn, written)

@@ -29,6 +29,7 @@ class Vary:
     """How a training sample is varied: probabilities, and how far at most."""
 
     blank: float = 0.04  # no patches
+    unmeasured: float = 0.12  # no measures and no hints: patches are looked at when nothing else says what happened
     colour: float = 0.5  # another brightness, contrast and tint
     late: float = 0.7  # the recording began some time ago
     inside: float = 0.5  # the part begins a few turns later

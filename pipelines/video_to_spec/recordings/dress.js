@@ -1,5 +1,5 @@
 // Gives the buttons of a page of others, which do nothing by themselves, something to do (`app.js`), drawn by a seed.
-// Takes {seed, share, words: [...]}; the page keeps its own looks.
+// Takes {seed, share, words: [...], pages: [...]}; the page keeps its own looks.
 ((options) => {
   let state = options.seed % 2147483647 || 1;
   const draw = () => (state = (state * 16807) % 2147483647) / 2147483647;
@@ -29,6 +29,34 @@
     (el) => { el.dataset.tip = word(); },
     (el) => { el.dataset.busy = 300; el.dataset.during = "…"; el.dataset.vanish = ""; el.dataset.say = word(); },
   ];
+  const menu = (el) => {
+    const id = `dressed${++count}`;
+    const anchor = document.createElement("span");
+    anchor.className = "w-anchor";
+    el.replaceWith(anchor);
+    anchor.append(el);
+    const items = Array.from({ length: 2 + Math.floor(draw() * 4) }, () => `<a data-item="" role="menuitem">${word()}</a>`).join("");
+    anchor.insertAdjacentHTML("beforeend", `<div class="w-menu" role="menu" id="${id}" hidden>${items}</div>`);
+    el.dataset.menu = id;
+    // a menu at the right edge opens to the left
+    if (el.getBoundingClientRect().left > innerWidth - 200) anchor.lastChild.style.right = "0";
+  };
+  const popover = (el) => {
+    const id = `dressed${++count}`;
+    el.insertAdjacentHTML("afterend", `<span class="w-anchor"><div class="w-pop" id="${id}" data-kind="popover" hidden>${word()} ${word().toLowerCase()}</div></span>`);
+    el.dataset.pop = id;
+  };
+  if (options.pages.length) {
+    deeds.push(menu, menu, popover);
+    // menus, bars and footers are the same on every page, so a link leads to the same one from everywhere
+    const marked = new Set();
+    document.querySelectorAll(".w-side li a[href='#'],.w-bar nav a[href='#'],footer a[href='#']").forEach((el, i) => {
+      el.href = options.pages[i % options.pages.length];
+      const part = el.closest(".w-side,.w-bar,footer");
+      el.classList.toggle("w-on", el.pathname === location.pathname && !marked.has(part));
+      if (el.pathname === location.pathname) marked.add(part);
+    });
+  }
   for (const el of document.querySelectorAll("button,a[href='#'],a.btn:not([href]),input[type=submit]")) {
     if (!inert(el) || draw() > options.share) continue;
     if (el.closest("form") && el.closest("form").querySelector("input") && el.matches("button,.btn")) { el.dataset.submit = ""; el.dataset.busy = pick([0, 800, 1600]); el.dataset.say = word(); }

@@ -13,11 +13,12 @@ from PIL import Image, ImageChops
 
 from watersmeet.core.errors import ConfigError, RenderError
 from watersmeet.pipelines.browser.render import Browser
+from watersmeet.pipelines.data.generator.pages import site
 from watersmeet.pipelines.data.generator.words import Words
 from watersmeet.pipelines.data.packages import PACKAGES, Package, pages_of
 from watersmeet.pipelines.data.pointer import drawn_style
 from watersmeet.pipelines.data.recording import Recording, write_video
-from watersmeet.pipelines.video_to_spec.recordings.app import app_page
+from watersmeet.pipelines.video_to_spec.recordings.app import BASE, app_page
 from watersmeet.pipelines.video_to_spec.recordings.director import Act, Director, Pace, without_pointer
 from watersmeet.pipelines.video_to_spec.recordings.stage import APP, Dress, opened
 from watersmeet.pipelines.video_to_spec.recordings.told import claims_of
@@ -32,6 +33,9 @@ PLACES = {
     "val": ("startbootstrap-sb-admin-2", "material-dashboard"),
 }
 """Packages whose pages are acted on in each split; those of one split are in no other."""
+GENERATED, SITE = "generated", "site"
+"""What else training recordings show: a product that behaves (`app.py`), and pages as layouts are learnt from, dressed."""
+_SITE_PAGES = 4
 _SIZES = ((1280, 720), (1280, 720), (1280, 720), (1024, 768), (1440, 900), (960, 600))
 
 
@@ -50,7 +54,7 @@ class Wishes:
     crf: int
     gap: float
     pace: Pace
-    package: str  # "generated" or the name of a package
+    package: str  # GENERATED, SITE or the name of a package
 
 
 def wishes(seed: int, split: str, seconds: float | None = None) -> Wishes:
@@ -58,7 +62,9 @@ def wishes(seed: int, split: str, seconds: float | None = None) -> Wishes:
     if split not in SPLITS:
         raise ConfigError(f"split is {split!r}, expected train or val")
     rng = random.Random(f"wishes {split} {seed}")
-    package = rng.choice(PLACES[split]) if split == "val" or rng.random() < 0.55 else "generated"
+    package = rng.choice(PLACES[split])
+    if split == "train":
+        package = rng.choices((package, SITE, GENERATED), (0.35, 0.35, 0.3))[0]
     length = rng.uniform(14, 40)
     turn = rng.choice((0,) * 12 + (90, 180, 270))
     aspect = Fraction(1) if turn else rng.choice((Fraction(1),) * 9 + (Fraction(4, 3), Fraction(5, 6)))
@@ -89,11 +95,11 @@ def make(seed: int, split: str, packages: Path, browser: Browser, out: Path, *, 
     rng = random.Random(f"recording {split} {seed}")
     style = drawn_style(random.Random(f"pointer {split} {seed}"))
     recording = Recording(size=wish.size, rate=wish.rate, pointer=style)
-    app = app_page(seed, packages, wish.size[0]) if wish.package == "generated" else None
-    paths = _paths(wish.package, packages)
+    pages = _made(wish, seed, packages)
+    paths = list(pages) or _paths(wish.package, packages)
     first = rng.choice(paths)
-    dress = None if wish.package == "generated" else _dress(rng)
-    with opened(browser, wish.size, packages, app, dress) as stage:
+    dress = None if wish.package == GENERATED else _dress(rng, tuple(pages))
+    with opened(browser, wish.size, packages, pages, dress) as stage:
         stage.open(first, settle_ms=3000)
         director = Director(stage, recording, rng, wish.pace, cursor=wish.cursor)
         habits = Habits(
@@ -109,8 +115,8 @@ def make(seed: int, split: str, packages: Path, browser: Browser, out: Path, *, 
         pixel_aspect=wish.pixel_aspect,
         rotation=wish.rotation,
     )
-    pages = tuple(dict.fromkeys(path.removeprefix("/packages/").removeprefix("/") for path in director.visited))
-    truth = told(director, wish, times, out.name, split, seed, pages)
+    visited = tuple(dict.fromkeys(path.removeprefix("/packages/").removeprefix("/") for path in director.visited))
+    truth = told(director, wish, times, out.name, split, seed, visited)
     write_truth(truth, out.with_suffix(".json"))
     return truth
 
@@ -122,19 +128,27 @@ def _package(name: str, packages: Path) -> Package:
     return found
 
 
+def _made(wish: Wishes, seed: int, packages: Path) -> dict[str, str]:
+    """Made-up pages that the recording may show, by path; none if it shows those of a package."""
+    if wish.package == GENERATED:
+        return {APP: app_page(seed, packages, wish.size[0])}
+    if wish.package == SITE:
+        return {f"/page-{i + 1}.html": html for i, html in enumerate(site(seed, packages, BASE, _SITE_PAGES))}
+    return {}
+
+
 def _paths(name: str, packages: Path) -> list[str]:
     """Paths of the pages that a recording of this package may show."""
-    if name == "generated":
-        return [APP]
     found = [f"/packages/{page.relative_to(packages)}" for page in pages_of(_package(name, packages), packages)]
     if not found:
         raise RenderError(f"{packages / name} holds no page that can be shown")
     return found
 
 
-def _dress(rng: random.Random) -> Dress:
+def _dress(rng: random.Random, pages: tuple[str, ...]) -> Dress:
     words = Words(rng)
-    return Dress(seed=rng.randrange(1, 2**31 - 1), share=0.5, words=tuple(words.title(2, 4) for _ in range(24)))
+    seed, titles = rng.randrange(1, 2**31 - 1), tuple(words.title(2, 4) for _ in range(24))
+    return Dress(seed=seed, share=0.8 if pages else 0.5, words=titles, pages=pages)
 
 
 def _beside(first: str, paths: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import mimetypes
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from urllib.parse import urljoin, urlsplit
 from PIL import Image
 
 from watersmeet.pipelines.browser.render import LIVE, Browser, capture
+from watersmeet.pipelines.data.generator.pictures import drawn
 from watersmeet.pipelines.data.remix import localise
 from watersmeet.pipelines.video_to_spec.recordings.app import CSS, source_of
 
@@ -31,12 +32,13 @@ _COLOURS = ":root{--s:#fff;--i:#222;--b:#ccc;--p:#3b6fd4;--g:#fff}"
 class Dress:
     """What buttons of other people's pages, which do nothing by themselves, are given to do: drawn by `seed`, to a `share`.
 
-    words: what notes and dialogs say.
+    words: what notes and dialogs say. pages: where links in menus and bars lead that lead nowhere; some buttons then open menus.
     """
 
     seed: int
     share: float
     words: tuple[str, ...]
+    pages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,14 +140,18 @@ class Stage:
 
 @contextmanager
 def opened(
-    browser: Browser, size: tuple[int, int], packages: Path, app: str | None, dress: Dress | None = None
+    browser: Browser, size: tuple[int, int], packages: Path, made: Mapping[str, str], dress: Dress | None = None
 ) -> Iterator[Stage]:
-    """A stage that knows the page `APP`, if `app` is its text, and the files of the packages below `/packages`."""
+    """A stage that knows the pages `made`, by path, drawn pictures below `/pictures` and the files of the packages below
+    `/packages`."""
     root = packages.resolve()
 
     def answer(path: str) -> tuple[bytes, str] | None:
-        if path == APP and app is not None:
-            return app.encode(), "text/html; charset=utf-8"
+        if path in made:
+            return made[path].encode(), "text/html; charset=utf-8"
+        if path.startswith("/pictures/"):
+            picture = drawn(path.removeprefix("/pictures/"))
+            return None if picture is None else (picture, "image/jpeg")
         inside = path.removeprefix("/packages/")
         file = (root / inside).resolve()
         if inside == path or not file.is_relative_to(root) or not file.is_file():

@@ -22,6 +22,7 @@ from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Turn
 
 ANSWER_US = 110_000  # from a press to the first frame that shows an answer
 _UNDER, _BEFORE, _AFTER, _TITLES = 3, 7, 8, 4
+_LIKELY, _LIT_US = 4, 1_500_000  # lines likely meant though no pointer is shown; from lighting up to a press
 _REACH = 130.0  # px, of what is beside the pointer
 _BESIDE = 90.0  # px, of what is beside what changed: labels of fields
 SMALL = 0.12  # of the screen: changes beside which labels are looked for
@@ -97,7 +98,9 @@ def make_turn(
     reading = page.update(picture, episode.areas, hidden)
     small = sum(area.area for area in episode.areas) < SMALL * width * height
     under = _under(before.lines, point)
-    old = _before(before.lines, reading, episode, point, small, under)
+    likely = _likely(before, reading, width * height) if point is None else []
+    old = _before(before.lines, reading, episode, point, small, [*under, *likely])
+    old = [*likely, *old][: _BEFORE + _UNDER]
     new = _after(reading, picture, episode, point, small)
     boxes = _boxes(before, under, point, shapes)
     total = len(reading.kept) + len(reading.gone)
@@ -197,16 +200,28 @@ def _block(line: Line, lines: Sequence[Line]) -> list[Line]:
     return sorted(block, key=lambda other: other.box.y0)
 
 
+def _likely(before: Before, reading: Reading, area: float) -> list[Line]:
+    """Without a pointer: lines that lit up shortly before the change, as below a pointer that is not drawn, and lines that
+    are called like something that came: a link like the page that it leads to."""
+    last, came = before.last, {line.text for line in reading.come}
+    lit: list[Line] = []
+    if last is not None and before.episode.start_us - last.end_us <= _LIT_US and last.box.area < SMALL * area:
+        lit = [line for line in before.lines if any(line.box.intersection(one) > 0 for one in last.areas)]
+    named = [line for line in before.lines if line.text in came and line not in lit]
+    return [*lit[:2], *named][:_LIKELY]
+
+
 def _before(
     lines: Sequence[Line],
     reading: Reading,
     episode: Episode,
     point: tuple[float, float] | None,
     small: bool,
-    under: Sequence[Line],
+    said: Sequence[Line],
 ) -> list[Line]:
-    """Lines that stood where something changed, the nearest to the pointer first; beside small changes labels too."""
-    rest = [line for line in lines if line not in under]
+    """Lines beyond those `said` that stood where something changed, the nearest to the pointer first; beside small changes labels
+    too."""
+    rest = [line for line in lines if line not in said]
     inside = [line for line in rest if any(line.box.intersection(area) > 0 for area in episode.areas)]
     gone = [line for line in inside if line in reading.gone]
     at = point or (episode.box.x0, episode.box.y0)
