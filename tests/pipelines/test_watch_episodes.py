@@ -238,6 +238,11 @@ def test_a_caret_that_goes_out_before_another_page_comes_is_not_its_beginning(fi
     assert spans(found(film, 4)) == [(2.0, 2.0)]
 
 
+def test_a_clock_that_comes_to_a_full_minute_is_still_a_clock(film):
+    film.clock(-55, 12, (540, 10))
+    assert found(film, 11) == []
+
+
 def test_a_clock_that_is_seen_for_three_seconds_is_a_clock(film):
     for second in range(1, 4):
         film.show(second + 0.2, 12, panel((40 * second, 60, 60), (9, 12)), (600, 20))

@@ -196,6 +196,11 @@ def test_a_line_behind_the_pointer_stays_and_what_was_hidden_is_read_once_it_is_
         ("3", "3"),
         ("Ünal 漢", "Ünal 漢"),
         ("50 %", "50 %"),
+        ("- Email -", "Email"),
+        ("— First name", "First name"),
+        ("Non-stop", "Non-stop"),
+        ("A - B", "A - B"),
+        ("-2%", "-2%"),
         ("", ""),
     ],
 )

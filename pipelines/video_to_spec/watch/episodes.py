@@ -22,12 +22,14 @@ _REST_US = 1_300_000  # a place that changes again within this has not rested
 _RESTLESS_US = 2_600_000  # and is called restless when that goes on for so long
 _RESTLESS_COUNT = 4
 _TICK_US, _UNEVEN_US = 800_000, 70_000  # least distance of the ticks of a clock, and how much distances may differ
+_SURE = 4  # equal distances that nothing but a clock keeps
 _AROUND = (4.0, 8.0)  # px beside and above what changed that do not rest either
 _GAP_US = 135_000  # between changes of one episode
 _INSIDE_US = 450_000  # the same, of what stays within the place that changed before
 _LETTER_US = 1_300_000  # between letters that are typed
 _FOCUS_US = 1_000_000  # between the press that makes room for letters and the first of them
 _LETTER = (260.0, 64.0)  # px, the most that one letter changes
+_DIGITS = (90.0, 40.0)  # px, the most that digits of a clock change
 _CARET = (5.0, 44.0)  # px, the most that a caret is wide and tall
 _BEAT_US = 100_000  # quiet between two beats of an episode
 MOST_BEATS = 6
@@ -148,16 +150,22 @@ def _page_changes(differences: Sequence[Difference], track: Track) -> Iterator[_
 
 
 class _Restless:
-    """Tiles that change without rest, each with the times between which it does."""
+    """Tiles that change without rest, each with the times between which it does; those in which a clock surely ticks once more."""
 
-    def __init__(self, spans: dict[tuple[int, int], list[tuple[int, int]]]) -> None:
-        self.spans = spans
+    def __init__(self) -> None:
+        self.spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        self.clocks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
 
     def covers(self, box: Box, time_us: int) -> bool:
         """Whether most of a box is restless at that time."""
         tiles = list(_tiles(box))
-        hits = sum(any(a <= time_us <= b for a, b in self.spans.get(tile, ())) for tile in tiles)
-        return hits >= 0.7 * len(tiles)
+
+        def hits(spans: dict[tuple[int, int], list[tuple[int, int]]]) -> int:
+            return sum(any(a <= time_us <= b for a, b in spans.get(tile, ())) for tile in tiles)
+
+        # with the minute more digits of a clock change than with a second
+        digits = box.width <= _DIGITS[0] and box.height <= _DIGITS[1]
+        return hits(self.spans) >= 0.7 * len(tiles) or (digits and hits(self.clocks) > 0)
 
 
 def _tiles(box: Box) -> Iterator[tuple[int, int]]:
@@ -176,22 +184,27 @@ def _restless(differences: Sequence[Difference], size: tuple[int, int]) -> _Rest
                 for tile in _tiles(_padded(area.box)):
                     if not times[tile] or times[tile][-1] != one.time_us:
                         times[tile].append(one.time_us)
-    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    out = _Restless()
     for tile, listed in times.items():
         at = np.array(listed)
         for part in np.split(at, np.flatnonzero(np.diff(at) > _REST_US) + 1):
+            ticks = _ticks(part)
+            out.clocks[tile] += _ticks(part, _SURE)
             if len(part) >= _RESTLESS_COUNT and part[-1] - part[0] >= _RESTLESS_US:
-                spans.setdefault(tile, []).append((int(part[0]), int(part[-1])))
-            elif ticks := _ticks(part):
-                spans.setdefault(tile, []).extend(ticks)
-    return _Restless(spans)
+                out.spans[tile].append((int(part[0]), int(part[-1])))
+            else:
+                out.spans[tile] += ticks
+    return out
 
 
-def _ticks(times_us: np.ndarray) -> list[tuple[int, int]]:
-    """Times of three ticks of a clock, which come at equal distances; nobody's fingers keep these."""
-    steps = np.diff(times_us)
-    even = (np.minimum(steps[1:], steps[:-1]) >= _TICK_US) & (np.abs(np.diff(steps)) <= _UNEVEN_US)
-    return [(int(times_us[i]), int(times_us[i + 2])) for i in np.flatnonzero(even)]
+def _ticks(times_us: np.ndarray, steps: int = 2) -> list[tuple[int, int]]:
+    """Times of ticks of a clock, which come at that many equal distances; nobody's fingers keep these."""
+    apart = np.diff(times_us)
+    if len(apart) < steps:
+        return []
+    rows = np.lib.stride_tricks.sliding_window_view(apart, steps)
+    even = (rows.min(axis=1) >= _TICK_US) & (np.abs(np.diff(rows, axis=1)).max(axis=1) <= _UNEVEN_US)
+    return [(int(times_us[i]), int(times_us[i + steps])) for i in np.flatnonzero(even)]
 
 
 class _Grower:

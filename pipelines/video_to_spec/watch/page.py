@@ -31,6 +31,8 @@ BULLET = "\N{BULLET}"
 _SIGNS = re.compile(
     "[\u2190-\u21ff\u2295-\u22a1\u2300-\u23ff\u2500-\u27bf\u2b00-\u2bff\ue000-\uf8ff\U0001f000-\U0001faff\ufe0f]"
 )
+# a label that stands in the frame of its field has a piece of it on either side
+_FRAME = re.compile(r"^[-‐-―_]+ | [-‐-―_]+$")
 
 Read = Callable[[np.ndarray], Sequence[Mapping[str, Any]]]
 """Reads a crop uint8 [h, w, 3]: plain text records of the modality `regions`, boxes in px of the crop."""
@@ -53,6 +55,7 @@ class Line:
 def words_of(text: str) -> str:
     """A text without signs that are icons, "" if nothing of it is a letter or a digit."""
     words = " ".join(_SIGNS.sub(" ", text).split()).strip("•·◦ ")
+    words = _FRAME.sub("", words)
     return words if any(char.isalnum() for char in words) else ""
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.observed import MAX_BOXES, Moment, Observed, SeenText
 from watersmeet.pipelines.video_to_spec.watch.episodes import Beat, Episode
+from watersmeet.pipelines.video_to_spec.watch.links import link_at
 from watersmeet.pipelines.video_to_spec.watch.page import Line, Page, Reading, bullets, line_of, without_caret
 from watersmeet.pipelines.video_to_spec.watch.pointer import Track, point_of
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Turn
@@ -24,6 +25,7 @@ ANSWER_US = 110_000  # from a press to the first frame that shows an answer
 _UNDER, _BEFORE, _AFTER, _TITLES = 3, 7, 8, 4
 _LIKELY, _LIT_US = 4, 1_500_000  # lines likely meant though no pointer is shown; from lighting up to a press
 _REACH = 130.0  # px, of what is beside the pointer
+_AT = 6.0  # px from a line at which the pointer is on it
 _BESIDE = 90.0  # px, of what is beside what changed: labels of fields
 SMALL = 0.12  # of the screen: changes beside which labels are looked for
 
@@ -42,7 +44,7 @@ class Before:
         *,
         hidden: Box | None,
     ) -> None:
-        self.episode, self.last, self.picture = episode, last, picture
+        self.episode, self.last, self.picture, self.hidden = episode, last, picture, hidden
         now = episode.start_us - 1
         pointer = track.at(now)
         self.point = None if pointer is None else point_of(pointer)
@@ -97,7 +99,7 @@ def make_turn(
         picture = without_caret(picture, _typed_place(episode))
     reading = page.update(picture, episode.areas, hidden)
     small = sum(area.area for area in episode.areas) < SMALL * width * height
-    under = _under(before.lines, point)
+    under = _under(before)
     likely = _likely(before, reading, width * height) if point is None else []
     old = _before(before.lines, reading, episode, point, small, [*under, *likely])
     old = [*likely, *old][: _BEFORE + _UNDER]
@@ -166,12 +168,18 @@ def _gap(a: Box, b: Box) -> float:
     return float((dx * dx + dy * dy) ** 0.5)
 
 
-def _under(lines: Sequence[Line], point: tuple[float, float] | None) -> list[Line]:
-    """The nearest lines to the pointer, and the block of lines that the nearest belongs to as one text."""
+def _under(before: Before) -> list[Line]:
+    """The nearest lines to the pointer, first the link in the nearest if it is on one, and the block of lines that the nearest
+    belongs to as one text."""
+    lines, point = before.lines, before.point
     if point is None:
         return []
     near = sorted(lines, key=lambda line: (_distance(line.box, point), line.box.area))
     found = [line for line in near[:_UNDER] if _distance(line.box, point) <= _REACH]
+    at = found[0] if found and _distance(found[0].box, point) <= _AT else None
+    link = None if at is None else link_at(before.picture, at, point, before.hidden)
+    if link is not None:
+        return [link, *found]
     block = _block(found[0], lines) if found else []
     if len(block) > 1:
         text = " ".join(line.text for line in block)
