@@ -9,12 +9,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 from PIL import Image
 
 from watersmeet.core.errors import RemoteError, UsageError
+
+if TYPE_CHECKING:
+    import httpx
 
 Part = str | Image.Image
 """What a question is made of: texts and pictures."""
@@ -55,7 +57,10 @@ class RemoteModel:
         # servers say in several ways that they know no such form
         return self._text(self._post(body) if reply.status_code in _REFUSED else reply)
 
-    def _post(self, body: Mapping[str, Any]) -> httpx.Response:
+    def _post(self, body: Mapping[str, Any]) -> "httpx.Response":
+        # every start would take longer otherwise, and most ask no server
+        import httpx
+
         key = os.environ.get("OPENAI_API_KEY", "")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
@@ -67,7 +72,7 @@ class RemoteModel:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise RemoteError(f"the server at {self.url} cannot be reached: {error}; is it running?") from error
 
-    def _text(self, reply: httpx.Response) -> str:
+    def _text(self, reply: "httpx.Response") -> str:
         if reply.status_code != 200:
             raise RemoteError(f"the server at {self.url} answered {reply.status_code}: {_excerpt(reply.text)}")
         try:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from watersmeet.pipelines.video_to_spec.spec import Evidence, Spec, Step
 from watersmeet.pipelines.video_to_spec.truth import Truth
@@ -131,6 +130,10 @@ def match_steps(found: Sequence[Step], true: Sequence[Step], *, any_action: bool
     """(found, true) one to one, in order of the found ones; with `any_action` by time alone, the right action first of equals."""
     if not found or not true:
         return []
+    from scipy.optimize import (
+        linear_sum_assignment,
+    )  # half a second of every start otherwise, also where nothing is scored
+
     late = np.abs(np.array([[a.start_s - b.start_s for b in true] for a in found], dtype=np.float64))
     other = np.array([[a.action != b.action for b in true] for a in found])
     # decimals of a millionth, as times are written: 1.0 s is near whatever the floats say

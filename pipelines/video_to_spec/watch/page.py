@@ -14,7 +14,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from scipy.signal import find_peaks
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.pointer import joined
@@ -344,6 +343,8 @@ def _touching_bullets(gray_hw: np.ndarray, x0: int, y0: int) -> Line | None:
         return None
     top, bottom = int(rows[0]), int(rows[-1]) + 1
     dark = ink[top:bottom].sum(0)
+    from scipy.signal import find_peaks  # a second of every start otherwise, for what few recordings need
+
     peaks, _ = find_peaks(dark, prominence=60, height=120)
     if len(peaks) < 4:
         return None
