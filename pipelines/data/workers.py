@@ -1,6 +1,7 @@
 """Chunks of work in a few processes that are replaced now and then, so that no page can end a build."""
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing.process import BaseProcess
@@ -11,7 +12,10 @@ Task = tuple[Path, tuple[Any, ...]]
 
 
 def _several(work: Callable[..., Any], tasks: list[Task]) -> None:
+    parent = os.getppid()
     for path, arguments in tasks:
+        if os.getppid() != parent:
+            return  # who waited for it was ended by a signal that it could not pass on
         if not path.exists():
             work(*arguments, path)
 

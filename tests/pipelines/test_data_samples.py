@@ -3,6 +3,8 @@
 import importlib
 import json
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -256,3 +258,38 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+SLOW = """
+import sys
+import time
+from pathlib import Path
+
+from watersmeet.pipelines.data.workers import run_chunks
+
+
+def slow(path):
+    time.sleep(0.4)
+    path.write_text("done")
+
+
+if __name__ == "__main__":
+    import slow_writer
+
+    run_chunks(slow_writer.slow, [(Path(sys.argv[1]) / str(i), ()) for i in range(40)], processes=1, per_process=40)
+"""
+
+
+def test_workers_end_when_who_started_them_was_killed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "slow_writer.py").write_text(SLOW)
+    started = subprocess.Popen([sys.executable, str(tmp_path / "slow_writer.py"), str(out)])
+    while not list(out.iterdir()) and started.poll() is None:
+        time.sleep(0.1)
+    started.kill()
+    started.wait()
+    time.sleep(1.0)  # what was begun may be done
+    after = len(list(out.iterdir()))
+    time.sleep(1.5)
+    assert 1 <= len(list(out.iterdir())) == after < 40
