@@ -204,6 +204,8 @@ class RunSection:
     head, update sizes, gradient norms by group, expert load by modality, and the depth weights of the residual reads.
     `keep_best` keeps the checkpoint of the lowest held-out loss besides, and the finished model is that one; the model as it was
     is judged too. `patience` above 0 ends the run when so many evaluations in a row were no better.
+    `precision` is what the model computes in (masters are float32): "bf16", "fp32", or "auto": bf16 on a GPU and where a
+    CPU has units for it, fp32 elsewhere, where it is many times as fast.
     `tensorboard` writes the numbers of the log as TensorBoard scalars too. `sharding` is for several processes: "ddp" keeps
     whole copies of the weights, "fsdp2" shards them.
     """
@@ -218,7 +220,7 @@ class RunSection:
     eval_batches: int = 4
     keep_best: bool = False
     patience: int = 0
-    precision: str = "bf16"
+    precision: str = "auto"
     threads: int = 0
     measure_every: int = 10
     tensorboard: bool = True
@@ -233,8 +235,8 @@ class RunSection:
             )
         if self.sharding not in ("ddp", "fsdp2"):
             raise ConfigError(f"run.sharding is {self.sharding!r}, expected 'ddp' or 'fsdp2'")
-        if self.precision not in ("bf16", "fp32"):
-            raise ConfigError(f"run.precision is {self.precision!r}, expected 'bf16' or 'fp32'")
+        if self.precision not in ("auto", "bf16", "fp32"):
+            raise ConfigError(f"run.precision is {self.precision!r}, expected 'auto', 'bf16' or 'fp32'")
 
 
 @dataclass(frozen=True, kw_only=True)

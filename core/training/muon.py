@@ -44,7 +44,6 @@ from watersmeet.kernels.native import (
     MuonBlocks,
     adamw_step,
     add_scaled,
-    bfloat16_units,
     momentum_step,
     native_update,
 )
@@ -117,11 +116,6 @@ def _native_plan(buckets: list[_Bucket], params: list[Tensor]) -> MuonBlocks:
             for group in range(slot.count)
         ]
     return MuonBlocks(blocks)
-
-
-def fast_matmul_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where matrix products in it run in hardware, else float32."""
-    return torch.bfloat16 if device.type != "cpu" or bfloat16_units() else torch.float32
 
 
 class MuonAdamW(torch.optim.Optimizer):

@@ -45,9 +45,10 @@ from watersmeet.core.training.groups import check_layers, group_table, plan_para
 from watersmeet.core.training.loader import Loader
 from watersmeet.core.training.log import JsonlLog
 from watersmeet.core.training.meters import Meters
-from watersmeet.core.training.muon import MuonAdamW, fast_matmul_dtype
+from watersmeet.core.training.muon import MuonAdamW
 from watersmeet.core.training.packing import Batch, Dataset, Packer, fixed_batches, refuse_if_rotten
 from watersmeet.core.training.page import FILE_NAME, write_page
+from watersmeet.core.training.precision import DTYPES, fast_matmul_dtype, settled
 from watersmeet.core.training.qk_clip import QKClip
 from watersmeet.core.training.saving import Counters, Saved
 from watersmeet.core.training.schedule import lr_factor
@@ -115,6 +116,7 @@ class Trainer(Saved):
         # buffers are ours: broadcasting the balancing counts of one process would drop what the others counted
         unused = DistributedDataParallelKwargs(find_unused_parameters=True, broadcast_buffers=False)
         self.accelerator = Accelerator(cpu=on_cpu(device), kwargs_handlers=[unused])
+        self.config = config = settled(config, self.accelerator.device)
         self.main = self.accelerator.is_main_process
         self.world = self.accelerator.num_processes
         self.team = Team(rank=self.accelerator.process_index, world=self.world)
@@ -127,7 +129,7 @@ class Trainer(Saved):
                 f"loss.weights names {unknown[0]!r}, but the model reads {', '.join(model.modality_names)}"
             )
         self.model = model
-        model.compute_dtype = torch.bfloat16 if config.run.precision == "bf16" else torch.float32
+        model.compute_dtype = DTYPES[config.run.precision]
         self.device = self.accelerator.device
         self.plans = plan_parameters(
             model.named_parameters(),
