@@ -17,7 +17,10 @@ from watersmeet.pipelines.video_to_spec.observed import CHANGE, END, LAST_END, L
 from watersmeet.pipelines.video_to_spec.prompt import VIDEO
 from watersmeet.pipelines.video_to_spec.spec import Evidence, Screen, Spec, Step
 from watersmeet.pipelines.video_to_spec.truth import Truth, write_truth
+from watersmeet.pipelines.video_to_spec.watch.brief import moment_of
+from watersmeet.pipelines.video_to_spec.watch.episodes import Beat, Episode
 from watersmeet.pipelines.video_to_spec.watch.look import look
+from watersmeet.pipelines.video_to_spec.watch.pointer import Track
 from watersmeet.pipelines.video_to_spec.watch.turns import ANSWER_US
 from watersmeet.plugins.registry import get_registry
 
@@ -288,3 +291,59 @@ def test_what_the_pointer_rests_on_is_read_as_it_was_before_it_came(covered):
     _, came, gone = sight.turns
     assert [line.text for line in came.after] == [NOTE] and came.on_screen == {HEAD, NOTE}
     assert [line.text for line in gone.under][:1] == [NOTE] and gone.on_screen == {DONE}
+
+
+def brief_menu(folder, *, pointer):
+    """A menu with one entry is open for 0.32 s, in which the pointer goes to the entry, which is pressed."""
+    film = Recording(size=SIZE, rate=RATE)
+
+    def page(frame, age):
+        frame.paste(PAPER, (0, 0, *SIZE))
+        words(ImageDraw.Draw(frame), HEAD)
+        words(ImageDraw.Draw(frame), SAVE)
+
+    def menu(frame, age):
+        frame.paste((255, 255, 255), (40, 180, 240, 240))
+        words(ImageDraw.Draw(frame), NOTE)
+
+    film.show(0, 5, page)
+    film.show(2.0, 2.32, menu)
+    if pointer:
+        film.move(0.0, 300, 60)
+        film.move(1.6, 480, 330, lasting=0.4)
+        film.move(2.2, PLACES[NOTE][0] + 150, PLACES[NOTE][1] + 10, lasting=0.14)
+    path = folder / f"brief-{pointer}.mp4"
+    write_video(path, film.frames(), crf=12, rate=RATE)
+    return path
+
+
+@pytest.mark.parametrize("pointer", [True, False])
+def test_an_entry_of_a_menu_that_is_open_for_a_moment_can_be_meant(pointer, tmp_path):
+    encoder = get_registry().encoder("video", VIDEO)
+    sight = look(brief_menu(tmp_path, pointer=pointer), encoders={"video": encoder, "regions": Regions()})
+    (turn,) = [turn for turn in sight.turns[1:] if any(1.9 < m.t_s < 2.4 for m in turn.observed.moments[:3])]
+    assert [line.text for line in turn.before][-1] == NOTE and not turn.after
+    # it was there in between alone
+    assert turn.on_screen == {HEAD, SAVE} == sight.turns[0].on_screen
+    found = next(text for text in turn.observed.texts if text.text == NOTE)
+    assert not found.came and found.box.iou(box_of(NOTE)) > 0.5
+
+
+def test_what_stays_where_it_came_is_not_looked_at_in_between():
+    box = Box(x0=0, y0=0, x1=100, y1=50)
+    times = tuple(range(0, 4_000_000, 40_000))
+
+    def beat(start_s):
+        start = round(start_s * 1e6)
+        return Beat(frame=0, time_us=start, last_frame=0, last_us=start, box=box)
+
+    none = Track(times_us=(), boxes=(), parts={})
+
+    def moment(*starts, letters=False, track=none):
+        return moment_of(Episode(beats=tuple(map(beat, starts)), areas=(box,), letters=letters), track, times)
+
+    assert moment(1.0, 1.32) == 1_280_000
+    assert moment(1.0) is moment(1.0, 1.08) is moment(1.0, 1.32, letters=True) is None
+    places = (Box(x0=10, y0=10, x1=30, y1=40), Box(x0=60, y0=10, x1=80, y1=40))
+    assert moment(1.0, 1.32, track=Track(times_us=(0, 1_200_000), boxes=places, parts={})) == 1_280_000
+    assert moment(1.0, 1.32, track=Track(times_us=(0, 1_200_000), boxes=places[:1] * 2, parts={})) is None

@@ -13,6 +13,7 @@ import numpy as np
 from watersmeet.core.errors import DecodeError
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.spec import Source
+from watersmeet.pipelines.video_to_spec.watch.brief import lines_at, moment_of
 from watersmeet.pipelines.video_to_spec.watch.episodes import Episode, episodes
 from watersmeet.pipelines.video_to_spec.watch.motion import Difference, Motion
 from watersmeet.pipelines.video_to_spec.watch.page import Page
@@ -97,8 +98,10 @@ def _turns(
     page = Page(regions.text_reader())
     patches = _Patches(first.patches)
     stops = _stops(first.times_us, found, pointer)
-    # stops rise; of two at one time the later one says from when on the page stood
-    pictures = _pictures(encoders["video"], path, list({stop.time_us: stop for stop in stops}.values()))
+    brief = _brief(first.times_us, found, pointer)
+    # of two stops at one time the later one says from when on the page stood
+    wanted = {stop.time_us: stop for stop in [*stops, *brief.values()]}
+    pictures = _pictures(encoders["video"], path, [wanted[time] for time in sorted(wanted)])
     stop, picture = next(pictures)
     yield opening(page, picture, stop.time_us, stop.hidden, patches.until(0))
     last: Episode | None = None
@@ -106,6 +109,9 @@ def _turns(
         if stop.time_us < start.time_us:
             stop, picture = next(pictures)
         before = Before(page, picture, episode, last, pointer, hidden=stop.hidden)
+        if number in brief:
+            stop, picture = next(pictures)
+            before.brief = lines_at(page, picture, episode, stop.time_us, pointer, stop.hidden)
         if stop.time_us < end.time_us:
             stop, picture = next(pictures)
         yield make_turn(
@@ -151,6 +157,16 @@ def _stops(times_us: Sequence[int], found: Sequence[Episode], pointer: Track) ->
         out.append(_stop(times_us[max(0, bisect_right(times_us, episode.start_us) - 2)], since_us, pointer))
         since_us = episode.end_us
     return [*out, _stop(times_us[-1], since_us, pointer)]
+
+
+def _brief(times_us: Sequence[int], found: Sequence[Episode], pointer: Track) -> dict[int, _Stop]:
+    """By number of an episode the time in it at which something else may have been pressed."""
+    out: dict[int, _Stop] = {}
+    for number, episode in enumerate(found):
+        time_us = moment_of(episode, pointer, times_us)
+        if time_us is not None:
+            out[number] = _stop(time_us, episode.beats[0].last_us, pointer)
+    return out
 
 
 def _pictures(encoder: Any, path: Path, wanted: Sequence[_Stop]) -> Iterator[tuple[_Stop, np.ndarray]]:

@@ -32,7 +32,7 @@ SMALL = 0.12  # of the screen: changes beside which labels are looked for
 
 class Before:
     """What is known when an episode begins, behind the episode `last`. `point` is where the pointer points,
-    None if it was never seen; `hidden` what cannot be seen of `picture` because of it."""
+    None if it was never seen; `hidden` what cannot be seen of `picture` because of it; `brief` is filled in later."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Before:
         self.way = track.way(last.start_us if last else 0, now)
         page.update(picture, [], hidden)  # what the pointer hid may be seen now
         self.lines = list(page.lines)
+        self.brief: list[Line] = []  # lines that were there during the episode alone
 
 
 def opening(page: Page, picture: np.ndarray, time_us: int, pointer: Box | None, patches: Patches) -> Turn:
@@ -102,7 +103,7 @@ def make_turn(
     under = _under(before)
     likely = _likely(before, reading, width * height) if point is None else []
     old = _before(before.lines, reading, episode, point, small, [*under, *likely])
-    old = [*likely, *old][: _BEFORE + _UNDER]
+    old = [*[*likely, *old][: _BEFORE + _UNDER], *before.brief]
     new = _after(reading, picture, episode, point, small)
     boxes = _boxes(before, under, point, shapes)
     total = len(reading.kept) + len(reading.gone)
