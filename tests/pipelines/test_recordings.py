@@ -180,7 +180,8 @@ def test_links_of_a_site_lead_to_its_pages_and_its_buttons_open_menus(browser, t
     links = "".join(f"<li><a href='#'>Link {i}</a></li>" for i in range(4))
     buttons = "".join(f"<button type='button'>Button {i}</button>" for i in range(30))
     frame = f"<nav class='w-side'><ul>{links}</ul></nav>"
-    made = {f"/page-{k}.html": f"{frame}<h1>Page {k}</h1>{buttons if k == 1 else ''}" for k in (1, 2)}
+    field = "<div><label>City</label><div><input></div></div>"
+    made = {f"/page-{k}.html": f"{frame}<h1>Page {k}</h1>{buttons if k == 1 else field}" for k in (1, 2)}
     dress = Dress(seed=3, share=1.0, words=("One two", "Three"), pages=tuple(made))
     with opened(browser, SIZE, tmp_path, made, dress) as stage:
         stage.open("/page-1.html", settle_ms=20)
@@ -194,6 +195,7 @@ def test_links_of_a_site_lead_to_its_pages_and_its_buttons_open_menus(browser, t
         assert director.click(next(t for t in stage.things() if t.kind == "item")) and stage.ask("open()") == []
         assert director.click(find(stage, "go", "Link 3"))
         assert stage.ask("screen()")["title"] == "Page 2"
+        assert [thing.text for thing in stage.things() if thing.kind == "field"] == ["City"]
     assert [act.to_screen for act in director.acts] == ["s1", "s1", "s2"]
 
 

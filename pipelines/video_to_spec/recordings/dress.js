@@ -48,6 +48,13 @@
   };
   if (options.pages.length) {
     deeds.push(menu, menu, popover);
+    // a label that stands alone with one field belongs to it
+    document.querySelectorAll("label:not([for])").forEach((label, i) => {
+      const fields = label.parentElement.querySelectorAll("input,textarea");
+      if (label.control || fields.length !== 1) return;
+      fields[0].id ||= `field${i}`;
+      label.htmlFor = fields[0].id;
+    });
     // menus, bars and footers are the same on every page, so a link leads to the same one from everywhere
     const marked = new Set();
     document.querySelectorAll(".w-side li a[href='#'],.w-bar nav a[href='#'],footer a[href='#']").forEach((el, i) => {
