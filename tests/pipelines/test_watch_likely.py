@@ -34,6 +34,7 @@ MENU = [line(text, 40 * k) for k, text in enumerate(("Home", "Orders", "Tables",
 
 def test_a_link_that_is_called_like_the_page_that_came_is_offered():
     assert likely(MENU, [line("Tables", 30, 300), line("Name", 90, 300)], None) == ["Tables"]
+    assert likely(MENU, [line("ORDERS", 30, 300)], None) == ["Orders"]
     assert likely(MENU, [line("Welcome", 30, 300)], None) == []
 
 

@@ -212,11 +212,11 @@ def _block(line: Line, lines: Sequence[Line]) -> list[Line]:
 def _likely(before: Before, reading: Reading, area: float) -> list[Line]:
     """Without a pointer: lines that lit up shortly before the change, as below a pointer that is not drawn, and lines that
     are called like something that came: a link like the page that it leads to."""
-    last, came = before.last, {line.text for line in reading.come}
+    last, came = before.last, {line.text.casefold() for line in reading.come}
     lit: list[Line] = []
     if last is not None and before.episode.start_us - last.end_us <= _LIT_US and last.box.area < SMALL * area:
         lit = [line for line in before.lines if any(line.box.intersection(one) > 0 for one in last.areas)]
-    named = [line for line in before.lines if line.text in came and line not in lit]
+    named = [line for line in before.lines if line.text.casefold() in came and line not in lit]
     return [*lit[:2], *named][:_LIKELY]
 
 
