@@ -6,7 +6,7 @@ says of it is read again with the next turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,12 +20,14 @@ from watersmeet.pipelines.models.local import LocalModel
 from watersmeet.pipelines.models.threads import one_thread
 from watersmeet.pipelines.video_to_spec import markup
 from watersmeet.pipelines.video_to_spec.grammar import StepGrammar
+from watersmeet.pipelines.video_to_spec.hints import likely_targets
 from watersmeet.pipelines.video_to_spec.prompt import Memory, follow, prompt_of
 from watersmeet.pipelines.video_to_spec.spec import Spec
 from watersmeet.pipelines.video_to_spec.watch.sight import Sight
 
 CONTEXT = 2048  # tokens of the longest stream that models of this project have learnt from
 _OVERLAP = 640  # of these are read again when a new stream begins
+_PRIOR = 3.0  # nats for the line that plain code takes for the target of an action
 _EQUAL = 0.35  # probability of a second reading that leaves a doubt
 
 
@@ -64,7 +66,8 @@ def ask_steps(
         for number, turn in enumerate(sight.turns):
             prompt = prompt_of(turn, talk.memory, model.encoders, blank=blank)
             seen = [screen.first_seen_s for screen in reader.screens]
-            said = talk.say(prompt, talk.grammar.mask(turn.observed, screens=seen), max_tokens)
+            mask = talk.grammar.mask(turn.observed, screens=seen)
+            said = talk.say(prompt, mask, max_tokens, likely_targets(turn))
             reader.read(
                 markup.Written(
                     observed=turn.observed, markup=said.symbols, confidences=said.confidences, doubts=said.doubts
@@ -109,8 +112,9 @@ class _Talk:
         self._cache = self.model.new_cache(1)
         self._length = 0
 
-    def say(self, prompt: Sequence[Span], mask: Any, max_tokens: int) -> _Said:
-        """What the model says of a turn, and the turn becomes part of the stream."""
+    def say(self, prompt: Sequence[Span], mask: Any, max_tokens: int, likely: Mapping[str, str]) -> _Said:
+        """What the model says of a turn, and the turn becomes part of the stream. likely: by action the symbol of the line that
+        it most likely means."""
         size = sum(span.n for span in prompt)
         if self._turns and self._length + size + max_tokens > self.context:
             self._begin_anew(size + max_tokens)
@@ -118,7 +122,10 @@ class _Talk:
         ids: list[int] = []
         chances: list[dict[int, float]] = []
         while len(ids) < max_tokens:
-            token, chance = _choose(self.model.logits(hidden), mask.allowed(max_tokens - len(ids)), self._actions)
+            prior = self._prior(ids, likely)
+            token, chance = _choose(
+                self.model.logits(hidden), mask.allowed(max_tokens - len(ids)), self._actions, prior
+            )
             mask.accept(token)
             chances.append(chance)
             ids.append(token)
@@ -129,6 +136,11 @@ class _Talk:
         self.written += len(ids)
         self._turns.append([*prompt, self.text.span_of_ids(ids)])
         return self._said([i for i in ids if i != self.text.eos_id], chances)
+
+    def _prior(self, ids: Sequence[int], likely: Mapping[str, str]) -> dict[int, float]:
+        """What is added to the logit of a next id: where a step has its start and its end, its likely target comes next."""
+        symbol = likely.get(self._actions.get(ids[-3], "")) if len(ids) >= 3 else None
+        return {} if symbol is None else {self.text.symbols[symbol]: _PRIOR}
 
     def _feed(self, spans: Sequence[Span]) -> torch.Tensor:
         stream = pack([Stream(spans=tuple(spans))], self.model.modality_names)
@@ -170,9 +182,13 @@ class _Talk:
         )
 
 
-def _choose(logits: torch.Tensor, allowed: np.ndarray, wanted: dict[int, str]) -> tuple[int, dict[int, float]]:
-    """(the likeliest allowed id, probabilities among the allowed ones of it and of the ids `wanted`)."""
+def _choose(
+    logits: torch.Tensor, allowed: np.ndarray, wanted: dict[int, str], prior: Mapping[int, float]
+) -> tuple[int, dict[int, float]]:
+    """(the likeliest allowed id, probabilities among the allowed ones of it and of the ids `wanted`). prior: added to logits."""
     values = logits[0].float().cpu().numpy().astype(np.float64)
+    for index, more in prior.items():
+        values[index] += more
     values = np.where(allowed, values, -np.inf)
     token = int(values.argmax())
     chances = np.exp(values - values[token])

@@ -20,16 +20,47 @@ def near_lines(turn: Turn) -> list[str]:
 
     The place is the control below the pointer, without a pointer what changed, and for typing where letters came.
     """
+    at, inside, label = _near(turn)
+    typed = len(turn.under) + len(turn.before) if turn.letters and turn.after else None
+    return [_symbol(at), _symbol(inside), _symbol(label), _symbol(typed)]
+
+
+def likely_targets(turn: Turn) -> dict[str, str]:
+    """By action the symbol of the line that it would most likely mean; actions of which nothing is known are left out.
+
+    A press means the line at which the pointer points, else the one in the place, else its label; without a pointer first a line
+    that is called like something that came. Typing means what stands in the place (a placeholder), else its label; where the
+    pointer is on a text and there is a label too, that text is what the field held.
+    """
+    at, inside, label = _near(turn)
+    held = at is not None and label is not None
+    found = {
+        "click": _first(_named(turn), at, inside, label),
+        "type": _first(label, at) if held else _first(inside, label, at),
+    }
+    return {action: _symbol(number) for action, number in found.items() if number is not None}
+
+
+def _near(turn: Turn) -> tuple[int | None, int | None, int | None]:
+    """(line at which the pointer points, the first in the place that is acted on, the label of that place)."""
     boxes = turn.observed.boxes
     place = boxes[-1] if turn.letters else boxes[0]
     old = [*turn.under, *turn.before]
-    control = place.area < SMALL * turn.observed.width * turn.observed.height
-    return [
-        _symbol(_at(turn, old)),
-        _symbol(next((i for i, line in enumerate(old) if _holds(place, line.box)), None) if control else None),
-        _symbol(_label(old, place) if control else None),
-        _symbol(len(old) if turn.letters and turn.after else None),
-    ]
+    if place.area >= SMALL * turn.observed.width * turn.observed.height:
+        return _at(turn, old), None, None
+    inside = next((i for i, line in enumerate(old) if _holds(place, line.box)), None)
+    return _at(turn, old), inside, _label(old, place)
+
+
+def _first(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None), None)
+
+
+def _named(turn: Turn) -> int | None:
+    """Without a pointer, whether the line that is offered first is called like something that came."""
+    if turn.point is not None or not turn.before:
+        return None
+    return 0 if turn.before[0].text.casefold() in {line.text.casefold() for line in turn.after} else None
 
 
 def _symbol(number: int | None) -> str:

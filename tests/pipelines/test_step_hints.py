@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from watersmeet.core.geometry import Box
-from watersmeet.pipelines.video_to_spec.hints import NOTHING, near_lines
+from watersmeet.pipelines.video_to_spec.hints import NOTHING, likely_targets, near_lines
 from watersmeet.pipelines.video_to_spec.watch.page import line_of
 
 
@@ -95,3 +95,40 @@ def test_an_empty_field_of_a_page_that_is_written_from_the_right_has_its_label_t
     flipped = [("Name", 640 - 186, 110, 640 - 150, 126)]
     other = turn_of(seen, under=flipped, place=(220, 100, 440, 136), point=(410, 118))
     assert near_lines(turn) == near_lines(other) == [NOTHING, NOTHING, "<t0>", NOTHING]
+
+
+def test_a_button_is_meant_by_a_press_and_a_placeholder_by_typing(seen):
+    button = turn_of(
+        seen, under=[("Save", 60, 52, 92, 66), ("Cancel", 130, 52, 176, 66)], place=(50, 46, 102, 72), point=(70, 58)
+    )
+    assert likely_targets(button) == {"click": "<t0>", "type": "<t0>"}
+    empty = turn_of(
+        seen,
+        under=[("Search", 560, 110, 610, 126)],
+        before=[("Type here", 212, 110, 280, 126)],
+        after=[("orders", 212, 110, 262, 126)],
+        place=FIELD,
+        letters=True,
+    )
+    assert likely_targets(empty)["type"] == "<t1>"
+
+
+def test_what_a_field_held_is_not_what_it_is_called(seen):
+    """Below the pointer stands the old value: a press would mean it, typing means the label."""
+    value, label = ("Ada", 212, 110, 240, 126), ("First name", 200, 72, 270, 88)
+    turn = turn_of(seen, under=[value], before=[label], after=[value], place=FIELD, point=(230, 118), letters=True)
+    assert likely_targets(turn) == {"click": "<t0>", "type": "<t1>"}
+
+
+def test_a_box_to_tick_is_meant_by_its_label_and_an_icon_by_nothing(seen):
+    tick = turn_of(seen, under=[("Remember me", 46, 62, 140, 76)], place=(20, 60, 38, 78), point=(28, 68))
+    assert likely_targets(tick)["click"] == "<t0>"
+    icon = turn_of(seen, under=[("Inbox", 120, 50, 160, 64)], place=(20, 42, 52, 74), point=(36, 58))
+    assert likely_targets(icon) == {}
+
+
+def test_without_a_pointer_a_link_is_called_like_the_page_that_came(seen):
+    lines = [("Tables", 20, 60, 80, 76), ("Home", 20, 20, 80, 36)]
+    came, page = [("TABLES", 200, 20, 300, 50)], (0, 0, 640, 400)
+    assert likely_targets(turn_of(seen, before=lines, after=came, place=page)) == {"click": "<t0>"}
+    assert likely_targets(turn_of(seen, before=lines[::-1], after=came, place=page)) == {}
