@@ -130,9 +130,8 @@ def match_steps(found: Sequence[Step], true: Sequence[Step], *, any_action: bool
     """(found, true) one to one, in order of the found ones; with `any_action` by time alone, the right action first of equals."""
     if not found or not true:
         return []
-    from scipy.optimize import (
-        linear_sum_assignment,
-    )  # half a second of every start otherwise, also where nothing is scored
+    # half a second of every start otherwise, also where nothing is scored
+    from scipy.optimize import linear_sum_assignment
 
     late = np.abs(np.array([[a.start_s - b.start_s for b in true] for a in found], dtype=np.float64))
     other = np.array([[a.action != b.action for b in true] for a in found])

@@ -26,6 +26,18 @@ def turn_of(seen, *, under=(), before=(), after=(), place, point=None, letters=F
 FIELD = (200, 100, 420, 136)
 
 
+def placeholder(seen):
+    """Typing into a field in which a placeholder stood, another field beside it."""
+    return turn_of(
+        seen,
+        under=[("Search", 560, 110, 610, 126)],
+        before=[("Type here", 212, 110, 280, 126)],
+        after=[("orders", 212, 110, 262, 126)],
+        place=FIELD,
+        letters=True,
+    )
+
+
 def test_a_button_is_at_the_pointer_and_in_its_own_frame(seen):
     turn = turn_of(
         seen, under=[("Save", 60, 52, 92, 66), ("Cancel", 130, 52, 176, 66)], place=(50, 46, 102, 72), point=(70, 58)
@@ -66,14 +78,7 @@ def test_a_box_to_tick_has_its_label_behind_it_and_a_field_its_unit(seen):
 
 
 def test_a_placeholder_stands_in_its_field(seen):
-    turn = turn_of(
-        seen,
-        under=[("Search", 560, 110, 610, 126)],
-        before=[("Type here", 212, 110, 280, 126)],
-        after=[("orders", 212, 110, 262, 126)],
-        place=FIELD,
-        letters=True,
-    )
+    turn = placeholder(seen)
     assert near_lines(turn) == [NOTHING, "<t1>", NOTHING, "<t2>"]
 
 
@@ -102,14 +107,7 @@ def test_a_button_is_meant_by_a_press_and_a_placeholder_by_typing(seen):
         seen, under=[("Save", 60, 52, 92, 66), ("Cancel", 130, 52, 176, 66)], place=(50, 46, 102, 72), point=(70, 58)
     )
     assert likely_targets(button) == {"click": "<t0>", "type": "<t0>"}
-    empty = turn_of(
-        seen,
-        under=[("Search", 560, 110, 610, 126)],
-        before=[("Type here", 212, 110, 280, 126)],
-        after=[("orders", 212, 110, 262, 126)],
-        place=FIELD,
-        letters=True,
-    )
+    empty = placeholder(seen)
     assert likely_targets(empty)["type"] == "<t1>"
 
 

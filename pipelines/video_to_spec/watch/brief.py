@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.watch.episodes import Episode
 from watersmeet.pipelines.video_to_spec.watch.page import Line, Page
 from watersmeet.pipelines.video_to_spec.watch.pointer import Track, point_of
+from watersmeet.pipelines.video_to_spec.watch.turns import distance
 
 _MOST = 3  # lines
 _STANDS_US = 100_000  # what came stands for at least so long before it is pressed
@@ -26,8 +28,7 @@ def moment_of(episode: Episode, pointer: Track, times_us: Sequence[int]) -> int 
         return None
     here, there = pointer.at(first.time_us - 1), pointer.at(last.time_us - 1)
     if here is not None and there is not None:
-        (x0, y0), (x1, y1) = point_of(here), point_of(there)
-        if ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5 < _MOVED:
+        if math.dist(point_of(here), point_of(there)) < _MOVED:
             return None
     number = bisect_left(times_us, last.time_us) - 1
     return times_us[number] if number >= 0 and times_us[number] >= first.time_us else None
@@ -42,10 +43,5 @@ def lines_at(
     whole = Box(x0=box.x0 - _EDGE, y0=box.y0 - _EDGE, x1=box.x1 + _EDGE, y1=box.y1 + _EDGE)
     come = copy.copy(page).update(picture_HW3, [whole], hidden).come
     at = pointer.at(time_us)
-    x, y = episode.beats[-1].box.center if at is None else point_of(at)
-
-    def far(line: Line) -> float:
-        box = line.box
-        return max(box.x0 - x, x - box.x1, 0.0) + max(box.y0 - y, y - box.y1, 0.0)
-
-    return sorted(come, key=far)[:_MOST]
+    point = episode.beats[-1].box.center if at is None else point_of(at)
+    return sorted(come, key=lambda line: distance(line.box, point))[:_MOST]

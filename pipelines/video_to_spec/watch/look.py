@@ -16,7 +16,7 @@ from watersmeet.pipelines.video_to_spec.spec import Source
 from watersmeet.pipelines.video_to_spec.watch.brief import lines_at, moment_of
 from watersmeet.pipelines.video_to_spec.watch.episodes import Episode, episodes
 from watersmeet.pipelines.video_to_spec.watch.motion import Difference, Motion
-from watersmeet.pipelines.video_to_spec.watch.page import Page
+from watersmeet.pipelines.video_to_spec.watch.page import Line, Page
 from watersmeet.pipelines.video_to_spec.watch.pointer import Track
 from watersmeet.pipelines.video_to_spec.watch.presses import presses
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Sight, Turn
@@ -109,9 +109,10 @@ def _turns(
         if stop.time_us < start.time_us:
             stop, picture = next(pictures)
         before = Before(page, picture, episode, last, pointer, hidden=stop.hidden)
+        passing: list[Line] = []
         if number in brief:
             stop, picture = next(pictures)
-            before.brief = lines_at(page, picture, episode, stop.time_us, pointer, stop.hidden)
+            passing = lines_at(page, picture, episode, stop.time_us, pointer, stop.hidden)
         if stop.time_us < end.time_us:
             stop, picture = next(pictures)
         yield make_turn(
@@ -122,6 +123,7 @@ def _turns(
             times_us=first.times_us,
             patches=patches.until(episode.end_us),
             shapes=regions.find_shapes,
+            brief=passing,
         )
         last = episode
         progress((number + 1) / len(found))

@@ -32,7 +32,7 @@ SMALL = 0.12  # of the screen: changes beside which labels are looked for
 
 class Before:
     """What is known when an episode begins, behind the episode `last`. `point` is where the pointer points,
-    None if it was never seen; `hidden` what cannot be seen of `picture` because of it; `brief` is filled in later."""
+    None if it was never seen; `hidden` what cannot be seen of `picture` because of it."""
 
     def __init__(
         self,
@@ -52,7 +52,6 @@ class Before:
         self.way = track.way(last.start_us if last else 0, now)
         page.update(picture, [], hidden)  # what the pointer hid may be seen now
         self.lines = list(page.lines)
-        self.brief: list[Line] = []  # lines that were there during the episode alone
 
 
 def opening(page: Page, picture: np.ndarray, time_us: int, pointer: Box | None, patches: Patches) -> Turn:
@@ -92,8 +91,10 @@ def make_turn(
     times_us: Sequence[int],
     patches: Patches,
     shapes: Callable[..., Any],
+    brief: Sequence[Line] = (),
 ) -> Turn:
-    """The turn of one episode, at whose end `picture` is shown, of which `hidden` cannot be seen."""
+    """The turn of one episode, at whose end `picture` is shown, of which `hidden` cannot be seen. brief: lines that were there
+    during the episode alone."""
     episode, last, point = before.episode, before.last, before.point
     height, width = picture.shape[:2]
     if episode.letters:
@@ -103,7 +104,7 @@ def make_turn(
     under = _under(before)
     likely = _likely(before, reading, width * height) if point is None else []
     old = _before(before.lines, reading, episode, point, small, [*under, *likely])
-    old = [*[*likely, *old][: _BEFORE + _UNDER], *before.brief]
+    old = [*[*likely, *old][: _BEFORE + _UNDER], *brief]
     new = _after(reading, picture, episode, point, small)
     boxes = _boxes(before, under, point, shapes)
     total = len(reading.kept) + len(reading.gone)
@@ -121,7 +122,7 @@ def make_turn(
         still_s=None if before.still_us is None else before.still_us / 1e6,
         way=before.way,
         pressed=any(beat.press_us is not None for beat in episode.beats),
-        reach=None if point is None else min(_distance(area, point) for area in episode.areas),
+        reach=None if point is None else min(distance(area, point) for area in episode.areas),
         scrolled=reading.scrolled,
         kept=len(reading.kept) / total if total else 1.0,
         letters=episode.letters,
@@ -157,7 +158,8 @@ def _moments(episode: Episode, last: Episode | None, times_us: Sequence[int]) ->
     return tuple(moment(time) for time in times)
 
 
-def _distance(box: Box, point: tuple[float, float]) -> float:
+def distance(box: Box, point: tuple[float, float]) -> float:
+    """Px from a point to a box, 0 inside of it."""
     dx = max(box.x0 - point[0], 0.0, point[0] - box.x1)
     dy = max(box.y0 - point[1], 0.0, point[1] - box.y1)
     return float((dx * dx + dy * dy) ** 0.5)
@@ -175,9 +177,9 @@ def _under(before: Before) -> list[Line]:
     lines, point = before.lines, before.point
     if point is None:
         return []
-    near = sorted(lines, key=lambda line: (_distance(line.box, point), line.box.area))
-    found = [line for line in near[:_UNDER] if _distance(line.box, point) <= _REACH]
-    at = found[0] if found and _distance(found[0].box, point) <= _AT else None
+    near = sorted(lines, key=lambda line: (distance(line.box, point), line.box.area))
+    found = [line for line in near[:_UNDER] if distance(line.box, point) <= _REACH]
+    at = found[0] if found and distance(found[0].box, point) <= _AT else None
     link = None if at is None else link_at(before.picture, at, point, before.hidden)
     if link is not None:
         return [link, *found]
@@ -234,7 +236,7 @@ def _before(
     inside = [line for line in rest if any(line.box.intersection(area) > 0 for area in episode.areas)]
     gone = [line for line in inside if line in reading.gone]
     at = point or (episode.box.x0, episode.box.y0)
-    order = sorted(gone, key=lambda line: _distance(line.box, at))[: _BEFORE - 3]
+    order = sorted(gone, key=lambda line: distance(line.box, at))[: _BEFORE - 3]
     if small or episode.letters:
         place = episode.beats[-1].box if episode.letters else episode.box
         beside = sorted((line for line in rest if line not in order), key=lambda line: _gap(line.box, place))
@@ -265,7 +267,7 @@ def _after(
         return first + rest
     titles = _titles(rest, _TITLES)
     at = point or episode.box.center
-    others = sorted((line for line in rest if line not in titles), key=lambda line: _distance(line.box, at))
+    others = sorted((line for line in rest if line not in titles), key=lambda line: distance(line.box, at))
     return first + titles + others[: _AFTER - len(titles)]
 
 
@@ -316,14 +318,14 @@ def _control(before: Before, under: Sequence[Line], point: tuple[float, float], 
         box = Box(x0=shape.bounds[0], y0=shape.bounds[1], x1=shape.bounds[2], y1=shape.bounds[3]).shifted(x0, y0)
         if (
             shape.kind in ("fill", "outline")
-            and _distance(box, point) == 0
+            and distance(box, point) == 0
             and 14 <= box.height <= 120
             and box.width >= 14
         ):
             around.append(box)
     if around:
         return min(around, key=lambda box: box.area)
-    if under and _distance(under[0].box, point) < 12:
+    if under and distance(under[0].box, point) < 12:
         box = under[0].box
         return Box(x0=box.x0 - 10, y0=box.y0 - 8, x1=box.x1 + 10, y1=box.y1 + 8).clipped(width, height)
     x, y = point
