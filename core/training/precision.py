@@ -17,14 +17,11 @@ def fast_matmul_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type != "cpu" or bfloat16_units() else torch.float32
 
 
-def compute_dtype(precision: str, device: torch.device | str | None = None) -> torch.dtype:
-    """The dtype that `run.precision` means on `device`; by default on a GPU if there is one."""
-    if precision in DTYPES:
-        return DTYPES[precision]
-    return fast_matmul_dtype(torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")))
-
-
-def settled(config: TrainConfig, device: torch.device) -> TrainConfig:
-    """The recipe with the precision that "auto" is on this machine, which a resume elsewhere must not change."""
-    dtype = compute_dtype(config.run.precision, device)
-    return replace(config, run=replace(config.run, precision=next(name for name in DTYPES if DTYPES[name] is dtype)))
+def settled(config: TrainConfig, device: torch.device | str | None = None) -> TrainConfig:
+    """The recipe with the precision that "auto" is on `device` (by default a GPU if there is one), which a resume elsewhere
+    must not change."""
+    if config.run.precision in DTYPES:
+        return config
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    name = "bf16" if fast_matmul_dtype(place) is torch.bfloat16 else "fp32"
+    return replace(config, run=replace(config.run, precision=name))

@@ -17,10 +17,10 @@ CPU = torch.device("cpu")
 def test_auto_is_what_the_processor_has_units_for(units, name, dtype, monkeypatch):
     monkeypatch.setattr(precision, "bfloat16_units", lambda: units)
     assert RunSection().precision == "auto"
-    assert precision.compute_dtype("auto", CPU) is dtype
+    assert precision.fast_matmul_dtype(CPU) is dtype
     config = TrainConfig(dataset="d:e")
     assert precision.settled(config, CPU).run.precision == name
-    assert precision.compute_dtype("auto", torch.device("cuda")) is torch.bfloat16
+    assert precision.settled(config, "cuda").run.precision == "bf16"
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp32"])

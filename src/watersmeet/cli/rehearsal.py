@@ -15,7 +15,7 @@ from watersmeet.core.errors import DecodeError, WatersmeetError
 from watersmeet.core.stream import NO_TARGET, Stream
 from watersmeet.core.training.freeze import train_only
 from watersmeet.core.training.groups import group_table, plan_parameters
-from watersmeet.core.training.precision import compute_dtype
+from watersmeet.core.training.precision import DTYPES
 
 if TYPE_CHECKING:
     from watersmeet.core.model.model import Model
@@ -162,7 +162,7 @@ def _one_step(model: Model, dataset: Dataset, recipe: TrainConfig, device: str) 
         seed=recipe.seed,
         max_bad_fraction=recipe.batch.max_bad_fraction,
     ).next_batch()
-    model.compute_dtype = compute_dtype(recipe.run.precision, device)
+    model.compute_dtype = DTYPES[recipe.run.precision]
     model.to(device).join().train()
     before, seconds = _memory(device), 0.0
     for _ in range(2):

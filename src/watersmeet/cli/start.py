@@ -109,10 +109,10 @@ def teacher_of(recipe: TrainConfig) -> Model | None:
     """The model that `loss.teacher` names."""
     if not recipe.loss.teacher:
         return None
-    from watersmeet.core.training.precision import compute_dtype
+    from watersmeet.core.training.precision import DTYPES
     from watersmeet.pipelines.models.local import load_local
 
-    return load_local(recipe.loss.teacher, dtype=compute_dtype(recipe.run.precision)).model
+    return load_local(recipe.loss.teacher, dtype=DTYPES[recipe.run.precision]).model
 
 
 def _plain(modalities: Any) -> dict[str, dict[str, Any]]:
@@ -147,7 +147,6 @@ def _continued(recipe: TrainConfig, dataset: Any, modalities: Any, init: str) ->
     import torch
 
     from watersmeet.core.graft import grafted_names
-    from watersmeet.core.training.precision import compute_dtype
     from watersmeet.pipelines.models.local import find_local, load_local
 
     if recipe.model.overrides:
@@ -158,7 +157,7 @@ def _continued(recipe: TrainConfig, dataset: Any, modalities: Any, init: str) ->
     folder = find_local(init)
     # a frozen trunk need not be float32: it is computed with in the dtype of the run, to which it would be rounded anyway
     frozen = bool(recipe.trainable) and all(entry.startswith("embedders.") for entry in recipe.trainable)
-    half = (frozen or recipe.lora.r > 0) and compute_dtype(recipe.run.precision) is torch.bfloat16
+    half = (frozen or recipe.lora.r > 0) and recipe.run.precision == "bf16"
     local = load_local(init, dtype=torch.bfloat16 if half else torch.float32)
     model: Model = local.model
     for name, parameter in model.named_parameters():

@@ -56,9 +56,12 @@ def rehearse_recipe(recipe: TrainConfig, *, device: str | None = None, train_set
     from watersmeet.cli.flags import check_device
     from watersmeet.cli.rehearsal import rehearse
     from watersmeet.cli.start import start_run
+    from watersmeet.core.training.precision import settled
+    from watersmeet.core.training.sharding import on_cpu
     from watersmeet.core.training.trainer import seed_everything
 
     check_device(device)
+    recipe = settled(recipe, "cpu" if on_cpu(device) else None)
     seed_everything(recipe.seed)
     train_set = open_dataset(recipe, "train") if train_set is None else train_set
     start = start_run(recipe, train_set)
@@ -103,9 +106,11 @@ def _run(
     train_set: Any,
 ) -> Summary:
     from watersmeet.cli.start import start_run, teacher_of
-    from watersmeet.core.training.sharding import in_first_process
+    from watersmeet.core.training.precision import settled
+    from watersmeet.core.training.sharding import in_first_process, on_cpu
     from watersmeet.core.training.trainer import Trainer, seed_everything
 
+    recipe = settled(recipe, "cpu" if on_cpu(device) else None)
     seed_everything(recipe.seed)
     train_set = open_dataset(recipe, "train") if train_set is None else train_set
     val_set = open_dataset(recipe, "val") if recipe.run.eval_every else None
