@@ -90,6 +90,8 @@ class Model(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Matrices ~ N(0, initializer_range); norms one; residual queries zero; decay as the K3 report says."""
+        if self.norm.weight.is_meta:
+            return  # there is nothing to draw, and torch imports its compiler for it, which takes seconds
         std = self.config.initializer_range
         for module in self.modules():
             if isinstance(module, LatentMoE):

@@ -20,6 +20,9 @@ HEAVY = (
     "rich",
     "jinja2",
     "httpx",
+    "torch._dynamo",
+    "scipy.signal",
+    "scipy.optimize",
 )
 
 
@@ -60,3 +63,14 @@ def test_every_public_name_exists():
 def test_an_unknown_name_is_named():
     with pytest.raises(AttributeError, match="no attribute 'generat'; it has .*generate"):
         _ = watersmeet.generat
+
+
+def test_loading_a_model_imports_no_compiler():
+    """Torch imports its own where something is drawn on the device "meta"; nothing of a loaded model is drawn."""
+    found = modules_after("import watersmeet; watersmeet.load('nano')")
+    assert "torch" in found and not {"torch._dynamo", "scipy.signal", "httpx"} & set(found)
+
+
+def test_the_pipeline_of_recordings_imports_only_what_it_needs():
+    found = modules_after("import watersmeet.pipelines.video_to_spec.pipeline")
+    assert not {"torch._dynamo", "scipy.signal", "scipy.optimize", "httpx"} & set(found)
