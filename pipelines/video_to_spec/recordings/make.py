@@ -36,6 +36,9 @@ PLACES = {
 GENERATED, SITE = "generated", "site"
 """What else training recordings show: a product that behaves (`app.py`), and pages as layouts are learnt from, dressed."""
 _SITE_PAGES = 4
+_CURSORS = {"train": 0.65, "val": 0.8}
+_FIELDS = {"train": 2.5, "val": 1.0}
+# what is hard to learn, steps without a pointer and typed texts, is shown oftener than it is asked for
 _SIZES = ((1280, 720), (1280, 720), (1280, 720), (1024, 768), (1440, 900), (960, 600))
 
 
@@ -47,6 +50,7 @@ class Wishes:
     rate: int
     seconds: float
     cursor: bool
+    fields: float  # see `Habits`
     variable_rate: bool
     pixel_aspect: Fraction
     rotation: int
@@ -72,7 +76,8 @@ def wishes(seed: int, split: str, seconds: float | None = None) -> Wishes:
         size=rng.choice(_SIZES),
         rate=rng.choice((30, 30, 30, 25, 15)),
         seconds=seconds or length,
-        cursor=rng.random() < 0.8,
+        cursor=rng.random() < _CURSORS[split],
+        fields=_FIELDS[split],
         variable_rate=rng.random() < 0.3,
         pixel_aspect=aspect,
         rotation=turn,
@@ -103,7 +108,11 @@ def make(seed: int, split: str, packages: Path, browser: Browser, out: Path, *, 
         stage.open(first, settle_ms=3000)
         director = Director(stage, recording, rng, wish.pace, cursor=wish.cursor)
         habits = Habits(
-            seconds=wish.seconds, gap=wish.gap, elsewhere=_beside(first, paths), known=frozenset(paths) - {APP}
+            seconds=wish.seconds,
+            fields=wish.fields,
+            gap=wish.gap,
+            elsewhere=_beside(first, paths),
+            known=frozenset(paths) - {APP},
         )
         Walk(director, rng, habits).run()
     times: list[int] = []

@@ -22,11 +22,12 @@ _LONGEST = 60  # letters of a target's text; more is a paragraph that happens to
 class Habits:
     """How one user behaves. seconds: how long about. quick_menus: share of menus that are open for 0.3 s.
 
-    gap: seconds of one long pause, 0 for none. elsewhere: paths that may be gone to without a press. known: paths that
-    links may lead to.
+    fields: by how much rather than usual a field is chosen. gap: seconds of one long pause, 0 for none. elsewhere: paths
+    that may be gone to without a press. known: paths that links may lead to.
     """
 
     seconds: float
+    fields: float = 1.0
     quick_menus: float = 0.3
     gap: float = 0.0
     elsewhere: tuple[str, ...] = ()
@@ -95,8 +96,8 @@ class Walk:
         weight = _WEIGHTS[thing.kind] / (1 + 3 * used)
         if thing.kind == "submit" and any(screen == self.director.screen for screen, _ in self.typed):
             weight *= 3
-        if thing.kind == "field" and (self.director.screen, thing.text) in self.typed:
-            weight *= 0.2
+        if thing.kind == "field":
+            weight *= self.habits.fields * (0.2 if (self.director.screen, thing.text) in self.typed else 1)
         return weight
 
     def _use(self, thing: Thing) -> bool:
