@@ -20,14 +20,14 @@ from watersmeet.pipelines.models.local import LocalModel
 from watersmeet.pipelines.models.threads import one_thread
 from watersmeet.pipelines.video_to_spec import markup
 from watersmeet.pipelines.video_to_spec.grammar import StepGrammar
-from watersmeet.pipelines.video_to_spec.hints import likely_targets
+from watersmeet.pipelines.video_to_spec.likely import Likely, likely
+from watersmeet.pipelines.video_to_spec.prior import Prior
 from watersmeet.pipelines.video_to_spec.prompt import Memory, follow, prompt_of
 from watersmeet.pipelines.video_to_spec.spec import Spec
 from watersmeet.pipelines.video_to_spec.watch.sight import Sight
 
 CONTEXT = 2048  # tokens of the longest stream that models of this project have learnt from
 _OVERLAP = 640  # of these are read again when a new stream begins
-_PRIOR = 3.0  # nats for the line that plain code takes for the target of an action
 _EQUAL = 0.35  # probability of a second reading that leaves a doubt
 
 
@@ -67,7 +67,7 @@ def ask_steps(
             prompt = prompt_of(turn, talk.memory, model.encoders, blank=blank)
             seen = [screen.first_seen_s for screen in reader.screens]
             mask = talk.grammar.mask(turn.observed, screens=seen)
-            said = talk.say(prompt, mask, max_tokens, likely_targets(turn))
+            said = talk.say(prompt, mask, max_tokens, likely(turn, talk.memory))
             reader.read(
                 markup.Written(
                     observed=turn.observed, markup=said.symbols, confidences=said.confidences, doubts=said.doubts
@@ -105,6 +105,7 @@ class _Talk:
         self.model, self.text, self.context = model.model, model.encoders["text"], context
         self.grammar = _grammar(self.text)
         self.names = {index: name for name, index in self.text.symbols.items()}
+        self._prior = Prior(self.text.symbols, self.text.eos_id)
         self._actions = {self.text.symbols[symbol]: action for action, symbol in markup.DO.items()}
         self.memory = Memory()
         self.read = self.written = 0
@@ -112,9 +113,8 @@ class _Talk:
         self._cache = self.model.new_cache(1)
         self._length = 0
 
-    def say(self, prompt: Sequence[Span], mask: Any, max_tokens: int, likely: Mapping[str, str]) -> _Said:
-        """What the model says of a turn, and the turn becomes part of the stream. likely: by action the symbol of the line that
-        it most likely means."""
+    def say(self, prompt: Sequence[Span], mask: Any, max_tokens: int, known: Likely) -> _Said:
+        """What the model says of a turn, and the turn becomes part of the stream. known: what plain code takes for likely."""
         size = sum(span.n for span in prompt)
         if self._turns and self._length + size + max_tokens > self.context:
             self._begin_anew(size + max_tokens)
@@ -122,7 +122,7 @@ class _Talk:
         ids: list[int] = []
         chances: list[dict[int, float]] = []
         while len(ids) < max_tokens:
-            prior = self._prior(ids, likely)
+            prior = self._prior.after(ids, known)
             token, chance = _choose(
                 self.model.logits(hidden), mask.allowed(max_tokens - len(ids)), self._actions, prior
             )
@@ -136,11 +136,6 @@ class _Talk:
         self.written += len(ids)
         self._turns.append([*prompt, self.text.span_of_ids(ids)])
         return self._said([i for i in ids if i != self.text.eos_id], chances)
-
-    def _prior(self, ids: Sequence[int], likely: Mapping[str, str]) -> dict[int, float]:
-        """What is added to the logit of a next id: where a step has its start and its end, its likely target comes next."""
-        symbol = likely.get(self._actions.get(ids[-3], "")) if len(ids) >= 3 else None
-        return {} if symbol is None else {self.text.symbols[symbol]: _PRIOR}
 
     def _feed(self, spans: Sequence[Span]) -> torch.Tensor:
         stream = pack([Stream(spans=tuple(spans))], self.model.modality_names)

@@ -20,50 +20,23 @@ def near_lines(turn: Turn) -> list[str]:
 
     The place is the control below the pointer, without a pointer what changed, and for typing where letters came.
     """
-    at, inside, label = _near(turn)
+    at, inside, label = places_of(turn)
     typed = len(turn.under) + len(turn.before) if turn.letters and turn.after else None
-    return [_symbol(at), _symbol(inside), _symbol(label), _symbol(typed)]
+    return [symbol_of(at), symbol_of(inside), symbol_of(label), symbol_of(typed)]
 
 
-def likely_targets(turn: Turn) -> dict[str, str]:
-    """By action the symbol of the line that it would most likely mean; actions of which nothing is known are left out.
-
-    A press means the line at which the pointer points, else the one in the place, else its label; without a pointer first a line
-    that is called like something that came. Typing means what stands in the place (a placeholder), else its label; where the
-    pointer is on a text and there is a label too, that text is what the field held.
-    """
-    at, inside, label = _near(turn)
-    held = at is not None and label is not None
-    found = {
-        "click": _first(_named(turn), at, inside, label),
-        "type": _first(label, at) if held else _first(inside, label, at),
-    }
-    return {action: _symbol(number) for action, number in found.items() if number is not None}
-
-
-def _near(turn: Turn) -> tuple[int | None, int | None, int | None]:
+def places_of(turn: Turn) -> tuple[int | None, int | None, int | None]:
     """(line at which the pointer points, the first in the place that is acted on, the label of that place)."""
     boxes = turn.observed.boxes
     place = boxes[-1] if turn.letters else boxes[0]
     old = [*turn.under, *turn.before]
     if place.area >= SMALL * turn.observed.width * turn.observed.height:
         return _at(turn, old), None, None
-    inside = next((i for i, line in enumerate(old) if _holds(place, line.box)), None)
+    inside = next((i for i, line in enumerate(old) if holds(place, line.box)), None)
     return _at(turn, old), inside, _label(old, place)
 
 
-def _first(*numbers: int | None) -> int | None:
-    return next((number for number in numbers if number is not None), None)
-
-
-def _named(turn: Turn) -> int | None:
-    """Without a pointer, whether the line that is offered first is called like something that came."""
-    if turn.point is not None or not turn.before:
-        return None
-    return 0 if turn.before[0].text.casefold() in {line.text.casefold() for line in turn.after} else None
-
-
-def _symbol(number: int | None) -> str:
+def symbol_of(number: int | None) -> str:
     return NOTHING if number is None else f"<t{number}>"
 
 
@@ -76,7 +49,7 @@ def _at(turn: Turn, lines: Sequence[Line]) -> int | None:
     return best if far[best] <= _TOUCH else None
 
 
-def _holds(place: Box, box: Box) -> bool:
+def holds(place: Box, box: Box) -> bool:
     x, y = box.center
     return place.x0 <= x <= place.x1 and place.y0 <= y <= place.y1
 
@@ -89,12 +62,12 @@ def _label(lines: Sequence[Line], place: Box) -> int | None:
         beside = min(place.y1, box.y1) > max(place.y0, box.y0)
         over = min(place.x1, box.x1) > max(place.x0, box.x0)
         # a label may touch the frame of its field
-        gap = max(left, right) if beside and not over else above if over and not _holds(place, box) else None
+        gap = max(left, right) if beside and not over else above if over and not holds(place, box) else None
         if gap is not None and -box.height <= gap <= _BESIDE:
             # behind a field stand units and buttons, behind a box to tick what it means
             found = (beside and right > left, gap, number)
             best = found if best is None else min(best, found)
     # what stands behind a button is another one
-    if best is None or (best[0] and any(_holds(place, line.box) for line in lines)):
+    if best is None or (best[0] and any(holds(place, line.box) for line in lines)):
         return None
     return best[2]

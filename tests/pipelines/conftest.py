@@ -4,6 +4,7 @@ servers, and small recordings."""
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
@@ -110,5 +111,26 @@ def seen():
         listed = tuple(turn(number, 0 if number == 1 else patches) for number in range(turns))
         times = tuple(40_000 * i for i in range(50 * turns))
         return Sight(source=source, times_us=times, turns=listed, notes=(), pointer=True)
+
+    return make
+
+
+@pytest.fixture
+def lined(seen):
+    """`lined(under=, before=, after=, place=, point=None, letters=False)`: a turn of 640 x 400 px with these lines, (text, x0, y0,
+    x1, y1) each; `place` is what is acted on."""
+    from watersmeet.core.geometry import Box
+    from watersmeet.pipelines.video_to_spec.watch.page import line_of
+
+    def box(x0, y0, x1, y1):
+        return Box(x0=x0, y0=y0, x1=x1, y1=y1)
+
+    def make(*, under=(), before=(), after=(), place, point=None, letters=False):
+        lines = [tuple(line_of(text, box(*at)) for text, *at in part) for part in (under, before, after)]
+        turn = seen(2).turns[1]
+        observed = replace(turn.observed, boxes=(box(0, 0, 8, 8), box(*place)) if letters else (box(*place),))
+        return replace(
+            turn, observed=observed, under=lines[0], before=lines[1], after=lines[2], point=point, letters=letters
+        )
 
     return make
