@@ -7,8 +7,7 @@ from PIL import Image, ImageDraw
 
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.data.recording import font
-from watersmeet.pipelines.video_to_spec.watch import turns
-from watersmeet.pipelines.video_to_spec.watch.page import BULLET, Page, bullets, line_of, without_caret, words_of
+from watersmeet.pipelines.video_to_spec.watch.page import Page, line_of, words_of
 
 SIZE = (640, 400)
 PAPER, INK = (246, 247, 249), (30, 30, 30)
@@ -208,87 +207,40 @@ def test_words_are_what_is_left_without_icons(text, words):
     assert words_of(text) == words
 
 
-def dots(count, step=9, size=6, picture=None, at=(60, 100)):
-    picture = Image.fromarray(drawn({})) if picture is None else picture
-    for k in range(count):
-        x = at[0] + step * k
-        ImageDraw.Draw(picture).ellipse((x, at[1], x + size - 1, at[1] + size - 1), fill=INK)
-    return np.asarray(picture)
+class Garbled:
+    """Reads one line, and not all of it where a pointer is on it."""
+
+    def __init__(self, text, hidden):
+        self.text, self.hidden = text, hidden
+
+    def __call__(self, crop):
+        dark = (np.asarray(crop).sum(2) == 0).any()
+        box = {"x0": 20.0, "y0": 20.0, "x1": 150.0, "y1": 36.0}
+        record = {"text": self.hidden if dark else self.text, "box": box, "color": [0, 0, 0], "background": [255] * 3}
+        return [record | {"font_size": 14.0, "weight": 400, "confidence": 1.0}]
 
 
-@pytest.mark.parametrize("count", [4, 9, 16])
-def test_a_hidden_password_is_as_many_dots_as_were_typed(count):
-    place = Box(x0=60, y0=92, x1=60 + 9 * count, y1=114)
-    found = bullets(dots(count), place)
-    assert found.text == BULLET * count and found.record["text"] == found.text
-    around = Box(x0=60, y0=100, x1=60 + 9 * count - 3, y1=106)
-    assert found.box.contains(around) and around.contains(found.box, 5)
-    # dots that are further apart, or words, are none
-    assert bullets(dots(count, step=30), place) is None
-
-
-@pytest.mark.parametrize("count", [4, 9, 14])
-@pytest.mark.parametrize("quality", [35, 75])
-def test_dots_that_a_codec_made_a_chain_are_counted_too(count, quality, tmp_path):
-    """Three px wide at distances of four and a half, as a squeezed recording has them, in a field with a frame."""
-    large = Image.new("RGB", (1280, 800), PAPER)
-    pen = ImageDraw.Draw(large)
-    for k in range(count):
-        pen.ellipse((240 + 18 * k, 402, 240 + 18 * k + 13, 415), fill=INK)
-    pen.rectangle((190, 360, 900, 456), outline=(150, 170, 230), width=6)
-    large.resize((320, 200), Image.Resampling.BOX).resize((640, 400), Image.Resampling.BICUBIC).save(
-        tmp_path / "a.jpg", quality=quality
-    )
-    picture = np.asarray(Image.open(tmp_path / "a.jpg"))[::2, ::2]
-    place = Box(x0=60, y0=94, x1=62 + 4.5 * count, y1=110)
-    picture = np.ascontiguousarray(picture)
-    assert bullets(picture, place, unread=True).text == BULLET * count
-
-
-@pytest.mark.parametrize("size", [8, 9, 10, 11, 12, 14])
-@pytest.mark.parametrize(
-    "words", ["museum", "morrow moon", "nummern", "wwwww", "aeronaut can", "-----", "......", "~~~~~"]
-)
-def test_small_letters_in_a_row_are_no_dots(words, size):
-    picture = Image.new("RGB", (400, 60), PAPER)
-    ImageDraw.Draw(picture).text((60, 24), words, fill=INK, font=font(size))
-    place = Box(x0=58, y0=20, x1=64 + 0.7 * size * len(words), y1=24 + 1.3 * size)
-    assert bullets(np.asarray(picture), place) is None
-    if words not in ("wwwww", "nummern"):
-        assert bullets(np.asarray(picture), place, unread=True) is None
-
-
-def test_words_a_rule_and_three_dots_are_no_password():
-    place = Box(x0=50, y0=92, x1=240, y1=118)
-    assert bullets(drawn({(60, 95): "Harbour office"}), place) is None
-    assert bullets(dots(3), place) is None
-    assert bullets(drawn({}), place) is None
-    assert bullets(drawn({}), Box(x0=636, y0=398, x1=640, y1=400)) is None
-
-
-@pytest.mark.parametrize(
-    ("read", "typed"), [("Every|", "Every"), ("Ada L |", "Ada L"), ("a|b", "a|b"), ("|", "|"), ("Ada", "Ada")]
-)
-def test_a_caret_that_was_read_as_a_bar_is_not_typed(read, typed):
-    line = line_of(read, Box(x0=10, y0=10, x1=90, y1=26))
-    found = turns._without_bar(line)
-    assert (found.text, found.record["text"], found.box) == (typed, typed, line.box)
-
-
-def test_a_caret_is_taken_away_and_letters_are_not():
-    text, place = "Harbourill", (60, 100)
-    clean = drawn({place: text})
-    letters = box_of(text, place)
-    with_caret = clean.copy()
-    x = int(letters.x1) + 3
-    with_caret[int(letters.y0) - 3 : int(letters.y1) + 4, x] = 0
-    typed = Box(x0=letters.x0, y0=letters.y0 - 4, x1=x + 1, y1=letters.y1 + 4)
-    assert np.array_equal(without_caret(with_caret, typed), clean)
-    assert not np.array_equal(with_caret, clean)
-    # the given picture is as it was, and without a caret nothing is touched
-    assert (with_caret[int(letters.y0), x] == 0).all()
-    assert np.array_equal(without_caret(clean, typed), clean)
-    assert np.array_equal(without_caret(clean, Box(x0=0, y0=0, x1=3, y1=3)), clean)
+@pytest.mark.parametrize(("hidden", "mended"), [("Sevng sodiers", True), ("Other words", False)])
+def test_what_was_typed_below_the_pointer_is_read_again_when_it_is_gone(hidden, mended):
+    """As if it had been read so from the beginning: it neither came nor went. Another text in its place did."""
+    page = Page(lambda crop: [])
+    blank, typed, place = drawn({}), drawn({(20, 20): "Serving soldiers"}), Box(x0=20, y0=20, x1=150, y1=36)
+    page.update(blank, [], None)
+    page._read = Garbled("Serving soldiers", hidden)
+    pointer = Box(x0=80, y0=24, x1=92, y1=40)
+    covered = typed.copy()
+    covered[24:40, 80:92] = 0
+    assert [line.text for line in page.update(covered, [place], pointer).come] == [hidden]
+    assert page.take_mended() == []
+    # the pointer rests, then goes, and nothing else happens
+    assert page.update(covered, [], pointer).come == ()
+    reading = page.update(typed, [], None)
+    assert [line.text for line in page.lines] == ["Serving soldiers"]
+    assert (reading.come == reading.gone == ()) is mended
+    pairs = page.take_mended()
+    assert [(old.text, new.text) for old, new in pairs] == ([(hidden, "Serving soldiers")] if mended else [])
+    assert page.take_mended() == []
+    assert page.update(typed, [], None).come == ()
 
 
 def test_a_made_line_has_the_form_of_a_read_one():

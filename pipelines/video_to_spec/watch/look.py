@@ -20,9 +20,10 @@ from watersmeet.pipelines.video_to_spec.watch.page import Line, Page
 from watersmeet.pipelines.video_to_spec.watch.pointer import Track
 from watersmeet.pipelines.video_to_spec.watch.presses import presses
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Sight, Turn
-from watersmeet.pipelines.video_to_spec.watch.turns import Before, make_turn, opening
+from watersmeet.pipelines.video_to_spec.watch.turns import Before, make_turn, mended, opening
 
 MOST_PATCHES = 192  # of a turn; of more the last
+_LATE = 8  # turns, in which what the pointer hid may be read later
 _MARGIN = 6  # px around a pointer: its shadow, and what a codec made of its edge
 
 
@@ -47,7 +48,7 @@ def look(path: Path, *, encoders: Mapping[str, Any], progress: Callable[[float],
     first = _watch(path, encoders["video"], lambda share: progress(0.5 * share))
     seen, pointer, differences = presses(first.differences)
     found = episodes(differences, pointer, first.size, seen)
-    turns = list(_turns(path, first, found, pointer, encoders, lambda share: progress(0.5 + 0.5 * share)))
+    turns = _turns(path, first, found, pointer, encoders, lambda share: progress(0.5 + 0.5 * share))
     width, height = first.size
     duration = max(first.end_us, first.times_us[-1] + 1) / 1e6
     return Sight(
@@ -92,7 +93,7 @@ def _turns(
     pointer: Track,
     encoders: Mapping[str, Any],
     progress: Callable[[float], None],
-) -> Iterator[Turn]:
+) -> list[Turn]:
     """One turn for the first frame and one for each episode, with pictures from a second pass."""
     regions = encoders["regions"]
     page = Page(regions.text_reader())
@@ -103,7 +104,7 @@ def _turns(
     wanted = {stop.time_us: stop for stop in [*stops, *brief.values()]}
     pictures = _pictures(encoders["video"], path, [wanted[time] for time in sorted(wanted)])
     stop, picture = next(pictures)
-    yield opening(page, picture, stop.time_us, stop.hidden, patches.until(0))
+    turns = [opening(page, picture, stop.time_us, stop.hidden, patches.until(0))]
     last: Episode | None = None
     for number, (episode, start, end) in enumerate(zip(found, stops[1:-1], stops[2:], strict=True)):
         if stop.time_us < start.time_us:
@@ -115,7 +116,7 @@ def _turns(
             passing = lines_at(page, picture, episode, stop.time_us, pointer, stop.hidden)
         if stop.time_us < end.time_us:
             stop, picture = next(pictures)
-        yield make_turn(
+        turn = make_turn(
             page,
             before,
             picture,
@@ -125,8 +126,12 @@ def _turns(
             shapes=regions.find_shapes,
             brief=passing,
         )
+        turns.append(turn)
+        for old, new in page.take_mended():
+            turns[-_LATE:] = [mended(one, old, new) for one in turns[-_LATE:]]
         last = episode
         progress((number + 1) / len(found))
+    return turns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,9 +23,8 @@ _COLUMNS, _BAND, _LEAST_VOTES = 4, 40, 4  # of the search for scrolls: columns, 
 _PART = 48  # px of a line that are compared at once
 _PAD = 18.0  # px around what is read, which a detector of lines needs
 _JOIN = 28.0  # px between areas that are read together
-_LOW = 7  # px, the most that a row of dots is high which may touch
+_LIKE = 0.6  # of its letters, for a line to be one of before that was read otherwise
 _LEAST = (6.0, 6.0)  # px, of an area in which a letter can be
-BULLET = "\N{BULLET}"
 # arrows, shapes, dingbats, emoji, icon fonts: icons that a reader took for letters
 _SIGNS = re.compile(
     "[\u2190-\u21ff\u2295-\u22a1\u2300-\u23ff\u2500-\u27bf\u2b00-\u2bff\ue000-\uf8ff\U0001f000-\U0001faff\ufe0f]"
@@ -89,6 +88,8 @@ class Page:
         self._picture: np.ndarray | None = None
         self._pointer: Box | None = None
         self._unread: list[Box] = []  # where the pointer was when it was read
+        self._doubtful: list[Line] = []  # what was read although the pointer was on it
+        self._mended: list[tuple[Line, Line]] = []
 
     def update(self, picture_HW3: np.ndarray, areas: Sequence[Box], pointer: Box | None) -> Reading:
         """Look at a picture, which is kept, in which `areas` changed since the last one; the first is read as a whole."""
@@ -100,8 +101,9 @@ class Page:
             areas = [whole]
         again = [box for box in self._unread if pointer is None or box.intersection(pointer) == 0]
         self._unread = [box for box in self._unread if box not in again]
+        clear = [line for line in self.lines if line in self._doubtful and not _on(pointer, line)]
         # what a line begins with stays as it was when it goes on; read as two it would be neither
-        grown = [] if before is None else [line for line in self.lines if _goes_on(line.box, areas)]
+        grown = [] if before is None else [line for line in self.lines if _goes_on(line.box, areas) or line in clear]
         wanted = joined(
             [
                 box.clipped(width, height)
@@ -117,11 +119,21 @@ class Page:
         come: list[Line] = []
         for area in _apart(wanted, kept, scrolled):
             come += self._read_area(picture_HW3, area, [*kept, *come])
+        mended = _mended(clear, gone, come)
+        kept += [new for _, new in mended]
+        self._mended += mended
         if pointer is not None:
             self._unread.append(pointer.clipped(width, height))
             kept, gone, come = _behind(pointer, kept, gone, come)
         self.lines = [*kept, *come]
+        was = [line for line in self._doubtful if line not in clear]
+        self._doubtful = [line for line in self.lines if line in was or (line in come and _on(pointer, line))]
         return Reading(kept=tuple(kept), gone=tuple(gone), come=tuple(come), scrolled=scrolled)
+
+    def take_mended(self) -> list[tuple[Line, Line]]:
+        """Lines on which the pointer had been when they were read, as they were and as they read without it; each once."""
+        out, self._mended = self._mended, []
+        return out
 
     def _sort(
         self,
@@ -169,6 +181,27 @@ class Page:
         return found
 
 
+def _on(pointer: Box | None, line: Line) -> bool:
+    return pointer is not None and line.box.intersection(pointer) > 0
+
+
+def _mended(clear: Sequence[Line], gone: list[Line], come: list[Line]) -> list[tuple[Line, Line]]:
+    """Of lines that can be read without the pointer now, as they were and as they are; these are neither gone nor come."""
+    out = []
+    for old in clear:
+        new = next((line for line in come if _reads_like(line, old)), None)
+        if new is not None:
+            out.append((old, new))
+            gone.remove(old)
+            come.remove(new)
+    return out
+
+
+def _reads_like(new: Line, old: Line) -> bool:
+    over = new.box.intersection(old.box) > 0.5 * min(new.box.area, old.box.area)
+    return over and SequenceMatcher(None, new.text, old.text, autojunk=False).ratio() >= _LIKE
+
+
 def _behind(
     pointer: Box, kept: list[Line], gone: list[Line], come: list[Line]
 ) -> tuple[list[Line], list[Line], list[Line]]:
@@ -178,9 +211,7 @@ def _behind(
         if new.box.intersection(pointer) == 0:
             continue
         for old in gone:
-            over = new.box.intersection(old.box) > 0.5 * min(new.box.area, old.box.area)
-            alike = abs(len(new.text) - len(old.text)) <= 1
-            if over and alike and SequenceMatcher(None, new.text, old.text, autojunk=False).ratio() >= 0.6:
+            if abs(len(new.text) - len(old.text)) <= 1 and _reads_like(new, old):
                 kept.append(old)
                 gone.remove(old)
                 come.remove(new)
@@ -298,100 +329,4 @@ def _apart(wanted: Sequence[Box], kept: Sequence[Line], scrolled: int) -> list[B
             out.append(replace(area, y0=max(area.y0, area.y1 - scrolled - 40)))
         else:
             out.append(replace(area, y1=min(area.y1, area.y0 - scrolled + 40)))
-    return out
-
-
-def bullets(picture_HW3: np.ndarray, box: Box, *, unread: bool = False) -> Line | None:
-    """The row of equal dots in `box` that a hidden password is, if there is one. unread: nothing could be read there, so that a
-    row which is nearly even may be dots too."""
-    height, width = picture_HW3.shape[:2]
-    x0, y0 = max(0, int(box.x0) - 24), max(0, int(box.y0) - 4)
-    x1, y1 = min(width, int(box.x1) + 24), min(height, int(box.y1) + 4)
-    if x1 - x0 < 12 or y1 - y0 < 8:
-        return None
-    gray = cv2.cvtColor(picture_HW3[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY).astype(np.int16)
-    return _bullets(gray, x0, y0) or (_touching_bullets(gray, x0, y0) if unread else None)
-
-
-def _bullets(gray_hw: np.ndarray, x0: int, y0: int) -> Line | None:
-    ink = (np.abs(gray_hw - int(np.median(gray_hw))) > 70).astype(np.uint8)
-    _, _, stats, centres = cv2.connectedComponentsWithStats(ink, connectivity=8)
-    dots = [
-        (float(c[0]), float(c[1]), int(s[2]), int(s[3]))
-        for s, c in zip(stats[1:], centres[1:], strict=True)
-        if 3 <= s[2] <= 14 and 3 <= s[3] <= 14 and abs(int(s[2]) - int(s[3])) <= 2 and s[4] >= 0.6 * s[2] * s[3]
-    ]
-    if len(dots) < 4:
-        return None
-    middle = float(np.median([dot[1] for dot in dots]))
-    size = float(np.median([dot[2] for dot in dots]))
-    row = sorted(dot for dot in dots if abs(dot[1] - middle) <= 1.5 and abs(dot[2] - size) <= 1.5)
-    if len(row) < 4:
-        return None
-    steps = np.diff([dot[0] for dot in row])
-    if steps.max() - steps.min() > 2.5 or steps.mean() > 2.6 * size + 3:
-        return None
-    at = Box(x0=x0 + row[0][0] - size, y0=y0 + middle - size, x1=x0 + row[-1][0] + size, y1=y0 + middle + size)
-    return line_of(BULLET * len(row), at)
-
-
-def _touching_bullets(gray_hw: np.ndarray, x0: int, y0: int) -> Line | None:
-    """Dots so small that a codec has made them a chain: one low band of ink whose darkness swells at equal distances."""
-    ink = np.abs(gray_hw - int(np.median(gray_hw))).astype(np.float32)
-    rows = np.flatnonzero((ink > 70).sum(1) >= 4)
-    if len(rows) == 0 or not 3 <= np.ptp(rows) + 1 <= _LOW:
-        return None
-    top, bottom = int(rows[0]), int(rows[-1]) + 1
-    dark = ink[top:bottom].sum(0)
-    from scipy.signal import find_peaks  # a second of every start otherwise, for what few recordings need
-
-    peaks, _ = find_peaks(dark, prominence=60, height=120)
-    if len(peaks) < 4:
-        return None
-    # the frame of a field may be in the band too, further away
-    steps = np.diff(peaks)
-    runs = np.split(peaks, np.flatnonzero(np.abs(steps - np.median(steps)) > 1.5) + 1)
-    row = max(runs, key=len)
-    steps = np.diff(row)
-    # letters are not as dark as each other, and stand closer or further apart
-    alike = len(row) >= max(4, len(peaks) - 2) and dark[row].min() >= 0.6 * dark[row].max() and np.ptp(steps) <= 1
-    if not alike or steps.mean() > 2 * (bottom - top):
-        return None
-    size, first, last = float(steps.mean()), float(row[0]), float(row[-1])
-    at = Box(x0=x0 + first - size, y0=y0 + top - 1.0, x1=x0 + last + size, y1=y0 + bottom + 1.0)
-    return line_of(BULLET * len(row), at)
-
-
-def without_caret(picture_HW3: np.ndarray, place: Box) -> np.ndarray:
-    """The picture without a caret in or just behind `place`, where letters were typed; a reader takes it for a letter.
-
-    A caret is a line of one or two px that is taller than every letter.
-    """
-    height, width = picture_HW3.shape[:2]
-    x0, y0 = max(1, int(place.x0) - 4), max(0, int(place.y0) - 8)
-    x1, y1 = min(width - 1, int(place.x1) + 14), min(height, int(place.y1) + 8)
-    if x1 - x0 < 6 or y1 - y0 < 8:
-        return picture_HW3
-    gray = cv2.cvtColor(picture_HW3[y0:y1, x0:x1], cv2.COLOR_RGB2GRAY).astype(np.int16)
-    ink = np.abs(gray - int(np.median(gray))) > 40
-    run, longest, end = (np.zeros(ink.shape[1], dtype=np.int64) for _ in range(3))
-    for row, marks in enumerate(ink):
-        run = np.where(marks, run + 1, 0)
-        end = np.where(run > longest, row, end)
-        longest = np.maximum(longest, run)
-    at = int(longest.argmax())
-    near = np.abs(np.arange(len(longest)) - at) <= 2
-    others = int(longest[~near].max(initial=0))
-    if (
-        longest[at] < 10
-        or longest[at] >= y1 - y0
-        or longest[at] < 1.15 * others
-        or (longest[near] == longest[at]).sum() > 3
-    ):
-        return picture_HW3
-    out = picture_HW3.copy()
-    top, low = y0 + int(end[at] - longest[at]), y0 + int(end[at]) + 2
-    columns = [x0 + int(c) for c in np.flatnonzero(near & (longest >= 0.8 * longest[at]))]
-    left, right = columns[0] - 1, columns[-1] + 2
-    out[max(0, top) : low, left:right] = out[max(0, top) : low, left - 1 : left]
     return out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -16,8 +17,9 @@ import numpy as np
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.observed import MAX_BOXES, Moment, Observed, SeenText
 from watersmeet.pipelines.video_to_spec.watch.episodes import Beat, Episode
+from watersmeet.pipelines.video_to_spec.watch.letters import bullets, without_caret
 from watersmeet.pipelines.video_to_spec.watch.links import link_at
-from watersmeet.pipelines.video_to_spec.watch.page import Line, Page, Reading, bullets, line_of, without_caret
+from watersmeet.pipelines.video_to_spec.watch.page import Line, Page, Reading, line_of
 from watersmeet.pipelines.video_to_spec.watch.pointer import Track, point_of
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Turn
 
@@ -97,15 +99,17 @@ def make_turn(
     during the episode alone."""
     episode, last, point = before.episode, before.last, before.point
     height, width = picture.shape[:2]
+    pictures = [picture]
     if episode.letters:
         picture = without_caret(picture, _typed_place(episode))
+        pictures.append(picture)
     reading = page.update(picture, episode.areas, hidden)
     small = sum(area.area for area in episode.areas) < SMALL * width * height
     under = _under(before)
     likely = _likely(before, reading, width * height) if point is None else []
     old = _before(before.lines, reading, episode, point, small, [*under, *likely])
     old = [*[*likely, *old][: _BEFORE + _UNDER], *brief]
-    new = _after(reading, picture, episode, point, small)
+    new = _after(reading, pictures, episode, point, small)
     boxes = _boxes(before, under, point, shapes)
     total = len(reading.kept) + len(reading.gone)
     return Turn(
@@ -127,6 +131,21 @@ def make_turn(
         kept=len(reading.kept) / total if total else 1.0,
         letters=episode.letters,
     )
+
+
+def mended(turn: Turn, old: Line, new: Line) -> Turn:
+    """The turn with the line `new` wherever it shows `old`: the pointer was on it when it was read, and is not any more."""
+
+    def mend(line: Line) -> Line:
+        # a bar may have been taken from its end
+        return new if line.box == old.box and line.text and old.text.startswith(line.text) else line
+
+    under, before, after = (tuple(mend(line) for line in lines) for lines in (turn.under, turn.before, turn.after))
+    if (under, before, after) == (turn.under, turn.before, turn.after):
+        return turn
+    seen = turn.observed
+    observed = _observed(seen.width, seen.height, seen.moments, [*under, *before], after, seen.boxes)
+    return replace(turn, observed=observed, under=under, before=before, after=after)
 
 
 def _observed(
@@ -245,15 +264,17 @@ def _before(
 
 
 def _after(
-    reading: Reading, picture: np.ndarray, episode: Episode, point: tuple[float, float] | None, small: bool
+    reading: Reading, pictures: Sequence[np.ndarray], episode: Episode, point: tuple[float, float] | None, small: bool
 ) -> list[Line]:
-    """Lines that came: what was typed first; of many the largest and the nearest to the pointer."""
+    """Lines that came: what was typed first; of many the largest and the nearest to the pointer. pictures: of the end, with a
+    caret and without."""
     come = list(reading.come)
     first: list[Line] = []
     if episode.letters:
         place = _typed_place(episode)
-        read = any(line.box.intersection(place) > 0 for line in come)
-        hidden = bullets(picture, place, unread=not read)
+        # a caret may hide the last dot, and so may what is painted over a caret
+        found = [bullets(picture, place, [line.box for line in come]) for picture in pictures]
+        hidden = max((row for row in found if row is not None), key=lambda row: len(row.text), default=None)
         if hidden is not None:
             come = [line for line in come if line.box.intersection(hidden.box) == 0]
             first.append(hidden)
