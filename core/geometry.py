@@ -34,6 +34,14 @@ class Box:
         h = min(self.y1, other.y1) - max(self.y0, other.y0)
         return w * h if w > 0 and h > 0 else 0.0
 
+    def common(self, other: "Box") -> "Box | None":
+        """What is in both, None where that is nothing."""
+        if self.intersection(other) == 0:
+            return None
+        return Box(
+            x0=max(self.x0, other.x0), y0=max(self.y0, other.y0), x1=min(self.x1, other.x1), y1=min(self.y1, other.y1)
+        )
+
     def iou(self, other: "Box") -> float:
         """Intersection over union, 0 for two empty boxes."""
         shared = self.intersection(other)

@@ -7,6 +7,7 @@ from PIL import Image, ImageDraw
 from watersmeet.core.geometry import Box
 from watersmeet.pipelines.data.recording import font
 from watersmeet.pipelines.video_to_spec.watch import turns
+from watersmeet.pipelines.video_to_spec.watch.episodes import Beat, Episode
 from watersmeet.pipelines.video_to_spec.watch.letters import BULLET, bullets, without_caret
 from watersmeet.pipelines.video_to_spec.watch.page import line_of
 
@@ -145,3 +146,21 @@ def test_a_line_that_the_pointer_hid_is_put_right_wherever_a_turn_shows_it(lined
     assert found.observed.boxes == turn.observed.boxes and found.observed.moments == turn.observed.moments
     elsewhere = line_of("Sevng sod|", Box(x0=212, y0=210, x1=262, y1=226))
     assert turns.mended(turn, elsewhere, new) is turn
+
+
+def beat(*corners):
+    x0, y0, x1, y1 = corners
+    return Beat(frame=0, time_us=0, last_frame=0, last_us=0, box=Box(x0=x0, y0=y0, x1=x1, y1=y1))
+
+
+def test_a_clock_that_ticks_meanwhile_is_not_where_letters_came():
+    """Its second comes with a letter once, and by itself once; the frame of the field shone up at the press."""
+    field, clock = Box(x0=200, y0=100, x1=420, y1=136), Box(x0=600, y0=20, x1=630, y1=32)
+    letters = [beat(212 + 8 * k, 110, 220 + 8 * k, 126) for k in range(4)]
+    both = beat(244, 20, 630, 126)
+    episode = Episode(
+        beats=(beat(200, 100, 420, 136), *letters, both, beat(600, 20, 630, 32)), areas=(field, clock), letters=True
+    )
+    assert turns._typed_place(episode) == Box(x0=212, y0=100, x1=420, y1=126)
+    alone = Episode(beats=(beat(200, 100, 420, 136), *letters), areas=(field,), letters=True)
+    assert turns._typed_place(alone) == Box(x0=212, y0=110, x1=244, y1=126)

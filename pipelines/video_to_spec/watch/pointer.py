@@ -96,8 +96,8 @@ def _touch(a: Box, b: Box, gap: float) -> bool:
 
 
 def _common(a: Box, b: Box) -> Box | None:
-    box = Box(x0=max(a.x0, b.x0), y0=max(a.y0, b.y0), x1=min(a.x1, b.x1), y1=min(a.y1, b.y1))
-    return box if box.x1 - box.x0 >= 4 and box.y1 - box.y0 >= 4 else None
+    box = a.common(b)
+    return box if box is not None and box.width >= 4 and box.height >= 4 else None
 
 
 def _apart(a: Box, b: Box) -> float:

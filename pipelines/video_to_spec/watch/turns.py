@@ -20,7 +20,7 @@ from watersmeet.pipelines.video_to_spec.watch.episodes import Beat, Episode
 from watersmeet.pipelines.video_to_spec.watch.letters import bullets, without_caret
 from watersmeet.pipelines.video_to_spec.watch.links import link_at
 from watersmeet.pipelines.video_to_spec.watch.page import Line, Page, Reading, line_of
-from watersmeet.pipelines.video_to_spec.watch.pointer import Track, point_of
+from watersmeet.pipelines.video_to_spec.watch.pointer import Track, joined, point_of
 from watersmeet.pipelines.video_to_spec.watch.sight import Patches, Turn
 
 ANSWER_US = 110_000  # from a press to the first frame that shows an answer
@@ -28,6 +28,7 @@ _UNDER, _BEFORE, _AFTER, _TITLES = 3, 7, 8, 4
 _LIKELY, _LIT_US = 4, 1_500_000  # lines likely meant though no pointer is shown; from lighting up to a press
 _REACH = 130.0  # px, of what is beside the pointer
 _AT = 6.0  # px from a line at which the pointer is on it
+_ROW = 12.0  # px between areas in which the same line is typed
 _BESIDE = 90.0  # px, of what is beside what changed: labels of fields
 SMALL = 0.12  # of the screen: changes beside which labels are looked for
 
@@ -321,8 +322,13 @@ def _boxes(
 
 
 def _typed_place(episode: Episode) -> Box:
-    """Where letters came; the first beat is the press that made room for them."""
-    return Box.around([beat.box for beat in episode.beats[1:]] or [episode.box])
+    """Where letters came; the first beat is the press that made room for them. What changed elsewhere at the same time, as a clock
+    does, is left out: letters came in the area that changed oftenest."""
+    boxes = [beat.box for beat in episode.beats[1:]] or [episode.box]
+    areas = joined(episode.areas, _ROW)
+    often = max(areas, key=lambda area: (sum(box.intersection(area) > 0 for box in boxes), -area.area))
+    parts = [part for part in (box.common(often) for box in boxes) if part is not None]
+    return Box.around(parts or boxes)
 
 
 def _control(before: Before, under: Sequence[Line], point: tuple[float, float], shapes: Callable[..., Any]) -> Box:
