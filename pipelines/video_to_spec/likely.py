@@ -25,16 +25,21 @@ _LEFT, _STAYED = (
     0.7,
 )  # share of the lines that are kept: up to the first it is another page, beyond the second the same
 _SAME = 0.65  # share of lines in common with a page that was seen before, beyond which it is that page
+_ARRIVES_S, _SOON_S, _LONG_S = 0.1, 1.0, 1.5  # for how long the pointer stood when something changed
+_BY, _LITTLE = 60.0, 0.03  # px from the pointer, and share of the screen, that changed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likely:
     """targets: see `likely_targets`. leads: whether another screen is shown at the end, None if that is open. screen: the symbol
-    of the one that it would be, None where that is the one that is shown already."""
+    of the one that it would be, None where that is the one that is shown already. acts: whether somebody did something, None if
+    that is open. action: what a first step would be, None if it may be any."""
 
     targets: Mapping[str, str]
     leads: bool | None = None
     screen: str | None = None
+    acts: bool | None = None
+    action: str | None = None
 
 
 def likely(turn: Turn, memory: Memory) -> Likely:
@@ -43,14 +48,30 @@ def likely(turn: Turn, memory: Memory) -> Likely:
     screen: str | None = markup.NEW
     if alike > _SAME:
         screen = None if number == memory.here else f"<v{number}>"
-    return Likely(targets=likely_targets(turn), leads=_leads(turn), screen=screen)
+    leads = _leads(turn)
+    action = "navigate" if leads and turn.still_s is not None and turn.still_s > _LONG_S else None
+    return Likely(targets=likely_targets(turn), leads=leads, screen=screen, acts=_acts(turn), action=action)
+
+
+def _share(turn: Turn) -> float:
+    return sum(area.area for area in turn.areas) / (turn.observed.width * turn.observed.height)
+
+
+def _acts(turn: Turn) -> bool | None:
+    """Nobody presses at once where the pointer arrives, what changes then is lit up; they do a moment later."""
+    if turn.still_s is None or turn.reach is None or turn.letters:
+        return None
+    if turn.still_s <= _ARRIVES_S:
+        return False if _share(turn) < _LITTLE else None
+    if turn.still_s <= _SOON_S and (turn.reach <= _BY or _share(turn) >= _LITTLE):
+        return True
+    return None
 
 
 def _leads(turn: Turn) -> bool | None:
     if turn.kept > _STAYED:
         return False
-    large = sum(area.area for area in turn.areas) >= SMALL * turn.observed.width * turn.observed.height
-    return True if turn.kept <= _LEFT and large else None
+    return True if turn.kept <= _LEFT and _share(turn) >= SMALL else None
 
 
 def likely_targets(turn: Turn) -> dict[str, str]:

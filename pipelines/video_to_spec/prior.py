@@ -25,12 +25,14 @@ class Prior:
     def after(self, said: Sequence[int], likely: Likely) -> dict[int, float]:
         """Nats that are added to the logits of the ids that may come behind `said`, where there are any.
 
-        Behind a step's start and end stands its target or none, behind `<go>` a screen. What stands behind a step that led
-        away is less likely as long as that was not said.
+        First stands a step, or none. Behind a step's start and end stands its target or none, behind `<go>` a screen. What
+        stands behind a step that led away is less likely as long as that was not said.
         """
         more: dict[int, float] = {}
         if said and said[-1] == self._go:
             return more if likely.screen is None else {self._ids[likely.screen]: NATS}
+        if not any(token in self._actions for token in said):
+            return self._first(likely)
         target = likely.targets.get(self._actions.get(said[-3], "")) if len(said) >= 3 else None
         if target == NOTHING:
             more = dict.fromkeys(self._lines, -NATS)
@@ -38,6 +40,15 @@ class Prior:
             more = {self._ids[target]: NATS}
         if likely.leads is False:
             more[self._go] = -NATS
-        elif likely.leads and self._go not in said and any(token in self._actions for token in said):
+        elif likely.leads and self._go not in said:
             more |= dict.fromkeys(self._behind, -NATS)
+        return more
+
+    def _first(self, likely: Likely) -> dict[int, float]:
+        more: dict[int, float] = {}
+        if likely.acts is not None:
+            more = dict.fromkeys(self._behind if likely.acts else self._actions, -NATS)
+        if likely.action is not None:
+            token = self._ids[markup.DO[likely.action]]
+            more[token] = more.get(token, 0.0) + NATS
         return more

@@ -8,6 +8,7 @@ from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.hints import NOTHING
 from watersmeet.pipelines.video_to_spec.likely import likely, likely_targets
 from watersmeet.pipelines.video_to_spec.prompt import Memory
+from watersmeet.pipelines.video_to_spec.watch.turns import distance
 
 FIELD = (200, 100, 420, 136)
 WHOLE = (0, 0, 640, 400)
@@ -85,6 +86,34 @@ def whole_turn(lined, kept, area=WHOLE, shows=("Orders", "New order")):
 )
 def test_whether_another_screen_came_shows_in_what_stayed(lined, kept, area, leads):
     assert likely(whole_turn(lined, kept, area), Memory()).leads is leads
+
+
+BOX, NOTE = (20, 60, 36, 76), (500, 20, 620, 60)
+
+
+@pytest.mark.parametrize(
+    ("still", "area", "acts"),
+    [
+        (0.03, BOX, False),  # it lit up
+        (0.03, WHOLE, None),  # nothing lights up the whole page
+        (0.4, BOX, True),  # a box that is ticked
+        (0.4, NOTE, None),  # a note that came elsewhere
+        (5.0, BOX, None),
+        (None, BOX, None),
+    ],
+)
+def test_a_press_comes_a_moment_after_the_pointer(lined, still, area, acts):
+    point = None if still is None else (28, 68)
+    turn = replace(whole_turn(lined, 1.0, area), still_s=still, point=point)
+    turn = replace(turn, reach=None if point is None else distance(turn.areas[0], point))
+    assert likely(turn, Memory()).acts is acts
+    assert likely(replace(turn, letters=True), Memory()).acts is None
+
+
+@pytest.mark.parametrize(("still", "kept", "action"), [(4.0, 0.0, "navigate"), (0.4, 0.0, None), (4.0, 0.9, None)])
+def test_a_page_that_goes_while_the_pointer_rests_was_left_otherwise(lined, still, kept, action):
+    turn = replace(whole_turn(lined, kept), still_s=still, point=(28, 68), reach=0.0)
+    assert likely(turn, Memory()).action == action
 
 
 def test_a_page_that_was_seen_before_is_that_one_and_any_other_is_new(lined):

@@ -55,6 +55,16 @@ def test_a_step_that_left_the_page_says_so_before_anything_else_is_said():
     assert after(step) == {}
 
 
+def test_whether_somebody_acted_is_asked_before_a_step_and_not_behind_it():
+    steps = {symbol for symbol in IDS if symbol[:4] == "<do-"}
+    assert after("", acts=False) == dict.fromkeys(steps, -NATS)
+    more = after("", acts=True)
+    assert set(more.values()) == {-NATS} and {"</s>", "<is-modal>"} <= set(more) and not steps & set(more)
+    assert after("<is-toast> <m1>", acts=False) == dict.fromkeys(steps, -NATS)
+    assert after("<do-click> <m0> <m2> <t0>", acts=False) == {}
+    assert after("", action="navigate") == {"<do-navigate>": NATS}
+
+
 def test_behind_a_move_stands_the_screen_that_it_resembles():
     assert after("<do-click> <m0> <m2> <go>", targets=BOTH, leads=False, screen="<v3>") == {"<v3>": NATS}
     assert after("<do-click> <m0> <m2> <go>", screen=None) == {}
