@@ -4,12 +4,15 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
+from watersmeet.core.geometry import Box
 from watersmeet.pipelines.video_to_spec.spec import Spec
 
 COLUMNS = 4
 WIDE, HIGH = 190, 64  # of a box
 GAP_X, GAP_Y = 90, 80
 MARGIN = 30
+_ALONG = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74, 0.18, 0.82)  # shares of an arrow at which its label may stand
+_DIGIT, _LINE = 8.0, 16.0  # px of a letter of a label, and of its line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +66,22 @@ def flow_of(spec: Spec) -> Flow:
         )
         for i, screen in enumerate(spec.screens)
     }
-    edges = tuple(_edge(nodes[a], nodes[b], indices) for (a, b), indices in moves.items())
+    edges: list[Edge] = []
+    taken = [Box(x0=n.x, y0=n.y, x1=n.x + WIDE, y1=n.y + HIGH) for n in nodes.values()]
+    for (a, b), indices in moves.items():
+        edges.append(_edge(nodes[a], nodes[b], indices, taken))
     columns = min(COLUMNS, max(1, len(nodes)))
     rows = max(1, math.ceil(len(nodes) / COLUMNS))
     return Flow(
         width=2 * MARGIN + columns * WIDE + (columns - 1) * GAP_X,
         height=2 * MARGIN + rows * HIGH + (rows - 1) * GAP_Y,
         nodes=tuple(nodes.values()),
-        edges=edges,
+        edges=tuple(edges),
     )
 
 
-def _edge(a: Node, b: Node, indices: list[int]) -> Edge:
+def _edge(a: Node, b: Node, indices: list[int], taken: list[Box]) -> Edge:
+    """The arrow from `a` to `b`; where its label stands is added to what is `taken`."""
     ax, ay, bx, by = a.x + WIDE / 2, a.y + HIGH / 2, b.x + WIDE / 2, b.y + HIGH / 2
     length = math.hypot(bx - ax, by - ay)
     # to the right of the way, so that two arrows between the same screens do not lie on each other
@@ -83,12 +90,22 @@ def _edge(a: Node, b: Node, indices: list[int]) -> Edge:
     sx, sy = _border(ax, ay, cx, cy)
     tx, ty = _border(bx, by, cx, cy)
     label = ", ".join(str(i) for i in indices[:4]) + (" …" if len(indices) > 4 else "")
+    places = []
+    for share in _ALONG:
+        rest = 1 - share
+        x = rest * rest * sx + 2 * rest * share * cx + share * share * tx
+        y = rest * rest * sy + 2 * rest * share * cy + share * share * ty
+        half = _DIGIT * len(label) / 2 + 2
+        places.append(Box(x0=x - half, y0=y - _LINE / 2, x1=x + half, y1=y + _LINE / 2))
+    place = min(places, key=lambda box: sum(box.intersection(other) for other in taken))
+    taken.append(place)
+    x, y = place.center
     return Edge(
         path=f"M{sx:.1f} {sy:.1f} Q{cx:.1f} {cy:.1f} {tx:.1f} {ty:.1f}",
         label=label,
         first=indices[0],
-        x=round((sx + 2 * cx + tx) / 4, 1),
-        y=round((sy + 2 * cy + ty) / 4, 1),
+        x=round(x, 1),
+        y=round(y, 1),
     )
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -207,6 +208,25 @@ def test_the_flow_graph_has_an_arrow_for_each_pair_of_screens():
             ]
             assert len(on) == 1, "an arrow begins and ends at the border of a box"
     assert len({edge.path for edge in flow.edges}) == 4
+
+
+def test_no_label_of_the_flow_graph_lies_on_another_or_on_a_box():
+    """Ten screens, and steps there and back between those that are far apart."""
+    shot = SPEC.screens[0]
+    screens = tuple(replace(shot, id=f"s{i + 1}") for i in range(10))
+    pairs = [(0, 7), (7, 8), (8, 7), (7, 0), (0, 3), (3, 0), (4, 3), (3, 9), (9, 3), (1, 2), (2, 1), (5, 6), (6, 5)]
+    moved = replace(SPEC.steps[0], target=None)
+    steps = tuple(
+        replace(moved, index=i + 1, from_screen=f"s{a + 1}", to_screen=f"s{b + 1}") for i, (a, b) in enumerate(pairs)
+    )
+    flow = flow_of(replace(SPEC, screens=screens, steps=steps, features=(), patterns=()))
+    assert len(flow.edges) == len(pairs)
+    for i, edge in enumerate(flow.edges):
+        for other in flow.edges[:i]:
+            assert abs(edge.x - other.x) >= 14 or abs(edge.y - other.y) >= 14, (edge.label, other.label)
+        for node in flow.nodes:
+            inside = node.x < edge.x < node.x + WIDE and node.y < edge.y < node.y + HIGH
+            assert not inside, (edge.label, node.id)
 
 
 def test_an_empty_specification_has_all_its_files(tmp_path):
