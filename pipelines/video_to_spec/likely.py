@@ -27,19 +27,22 @@ _LEFT, _STAYED = (
 _SAME = 0.65  # share of lines in common with a page that was seen before, beyond which it is that page
 _ARRIVES_S, _SOON_S, _LONG_S = 0.1, 1.0, 1.5  # for how long the pointer stood when something changed
 _BY, _LITTLE = 60.0, 0.03  # px from the pointer, and share of the screen, that changed
+_UPPER, _EQUAL, _LETTERS = 0.6, 0.9, 4  # of the height; of the largest size; of a word
 
 
 @dataclass(frozen=True, kw_only=True)
 class Likely:
     """targets: see `likely_targets`. leads: whether another screen is shown at the end, None if that is open. screen: the symbol
     of the one that it would be, None where that is the one that is shown already. acts: whether somebody did something, None if
-    that is open. action: what a first step would be, None if it may be any."""
+    that is open. action: what a first step would be, None if it may be any. title: the symbol of the line that a new screen would
+    be called, None if there is none."""
 
     targets: Mapping[str, str]
     leads: bool | None = None
     screen: str | None = None
     acts: bool | None = None
     action: str | None = None
+    title: str | None = None
 
 
 def likely(turn: Turn, memory: Memory) -> Likely:
@@ -50,7 +53,28 @@ def likely(turn: Turn, memory: Memory) -> Likely:
         screen = None if number == memory.here else f"<v{number}>"
     leads = _leads(turn)
     action = "navigate" if leads and turn.still_s is not None and turn.still_s > _LONG_S else None
-    return Likely(targets=likely_targets(turn), leads=leads, screen=screen, acts=_acts(turn), action=action)
+    return Likely(
+        targets=likely_targets(turn), leads=leads, screen=screen, acts=_acts(turn), action=action, title=_title(turn)
+    )
+
+
+def _title(turn: Turn) -> str | None:
+    """The upper one of the largest lines that came and are words: numbers stand larger on many pages."""
+    first = len(turn.under) + len(turn.before)
+    words = [
+        (float(line.record["font_size"]), line.box.y0, first + number)
+        for number, line in enumerate(turn.after)
+        if line.box.y0 <= _UPPER * turn.observed.height and _wordy(line.text)
+    ]
+    if not words:
+        return None
+    least = _EQUAL * max(size for size, _, _ in words)
+    return symbol_of(min((y0, number) for size, y0, number in words if size >= least)[1])
+
+
+def _wordy(text: str) -> bool:
+    letters = sum(char.isalpha() for char in text)
+    return letters >= _LETTERS and letters >= 0.6 * sum(not char.isspace() for char in text)
 
 
 def _share(turn: Turn) -> float:

@@ -20,17 +20,19 @@ class Prior:
         self._actions = {ids[symbol]: action for action, symbol in markup.DO.items()}
         self._lines = [ids[f"<t{number}>"] for number in range(MAX_TEXTS)]
         self._behind = [end, *(ids[symbol] for symbol in (*markup.SHOWS.values(), *markup.CAN.values()))]
-        self._go = ids[markup.GO]
+        self._go, self._new = ids[markup.GO], ids[markup.NEW]
 
     def after(self, said: Sequence[int], likely: Likely) -> dict[int, float]:
         """Nats that are added to the logits of the ids that may come behind `said`, where there are any.
 
-        First stands a step, or none. Behind a step's start and end stands its target or none, behind `<go>` a screen. What
-        stands behind a step that led away is less likely as long as that was not said.
+        First stands a step, or none. Behind a step's start and end stands its target or none, behind `<go>` a screen, behind
+        the moment of a new one its title. What stands behind a step that led away is less likely as long as that was not said.
         """
         more: dict[int, float] = {}
         if said and said[-1] == self._go:
             return more if likely.screen is None else {self._ids[likely.screen]: NATS}
+        if len(said) >= 2 and said[-2] == self._new:
+            return more if likely.title is None else {self._ids[likely.title]: NATS}
         if not any(token in self._actions for token in said):
             return self._first(likely)
         target = likely.targets.get(self._actions.get(said[-3], "")) if len(said) >= 3 else None

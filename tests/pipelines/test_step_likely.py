@@ -116,6 +116,21 @@ def test_a_page_that_goes_while_the_pointer_rests_was_left_otherwise(lined, stil
     assert likely(turn, Memory()).action == action
 
 
+def test_a_screen_is_called_like_its_largest_words(lined):
+    """Not like a number that is larger, nor like what stands at the foot of the page; of equals like the upper one."""
+    lines = [
+        ("$4,572", 300, 60, 400, 100),
+        ("Earnings", 20, 90, 120, 116),
+        ("Orders", 20, 40, 100, 66),
+        ("Dec", 500, 120, 560, 160),
+        ("Follow us", 20, 340, 200, 380),
+        ("Search for", 300, 10, 360, 24),
+    ]
+    turn = lined(before=[("Home", 20, 20, 60, 34)], after=lines, place=WHOLE)
+    assert likely(turn, Memory()).title == "<t3>"
+    assert likely(lined(after=lines[:1], place=WHOLE), Memory()).title is None
+
+
 def test_a_page_that_was_seen_before_is_that_one_and_any_other_is_new(lined):
     turn = whole_turn(lined, 0.0)
     orders, other = frozenset({"Orders", "New order"}), frozenset({"Charts"})

@@ -68,6 +68,8 @@ def test_whether_somebody_acted_is_asked_before_a_step_and_not_behind_it():
 def test_behind_a_move_stands_the_screen_that_it_resembles():
     assert after("<do-click> <m0> <m2> <go>", targets=BOTH, leads=False, screen="<v3>") == {"<v3>": NATS}
     assert after("<do-click> <m0> <m2> <go>", screen=None) == {}
+    assert after("<do-click> <m0> <m2> <go> <new> <m1>", targets=BOTH, leads=True, title="<t5>") == {"<t5>": NATS}
+    assert after("<new> <m0>", acts=False) == after("<new>", title="<t5>") == {}
 
 
 def test_it_wins_among_equals_and_loses_to_a_model_that_is_sure():
