@@ -67,7 +67,7 @@ def ask_steps(
             prompt = prompt_of(turn, talk.memory, model.encoders, blank=blank)
             seen = [screen.first_seen_s for screen in reader.screens]
             mask = talk.grammar.mask(turn.observed, screens=seen)
-            said = talk.say(prompt, mask, max_tokens, likely(turn, talk.memory))
+            said = talk.say(prompt, mask, max_tokens, likely(turn, talk.memory, blind=not sight.pointer))
             reader.read(
                 markup.Written(
                     observed=turn.observed, markup=said.symbols, confidences=said.confidences, doubts=said.doubts

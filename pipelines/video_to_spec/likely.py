@@ -45,17 +45,28 @@ class Likely:
     title: str | None = None
 
 
-def likely(turn: Turn, memory: Memory) -> Likely:
-    """What is likely said of `turn`, when the screens of `memory` were said before."""
+def likely(turn: Turn, memory: Memory, *, blind: bool = False) -> Likely:
+    """What is likely said of `turn`, when the screens of `memory` were said before. blind: the recording shows no pointer."""
     number, alike = memory.alike(turn.on_screen)
     screen: str | None = markup.NEW
     if alike > _SAME:
         screen = None if number == memory.here else f"<v{number}>"
     leads = _leads(turn)
-    action = "navigate" if leads and turn.still_s is not None and turn.still_s > _LONG_S else None
     return Likely(
-        targets=likely_targets(turn), leads=leads, screen=screen, acts=_acts(turn), action=action, title=_title(turn)
+        targets=likely_targets(turn),
+        leads=leads,
+        screen=screen,
+        acts=_acts(turn),
+        action=_left_by(turn, blind) if leads else None,
+        title=_title(turn),
     )
+
+
+def _left_by(turn: Turn, blind: bool) -> str | None:
+    """A page that is left while the pointer rests is left by other means; where none is shown, most are left by a press."""
+    if turn.still_s is None:
+        return "click" if blind else None
+    return "navigate" if turn.still_s > _LONG_S else None
 
 
 def _title(turn: Turn) -> str | None:

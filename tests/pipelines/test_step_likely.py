@@ -116,6 +116,13 @@ def test_a_page_that_goes_while_the_pointer_rests_was_left_otherwise(lined, stil
     assert likely(turn, Memory()).action == action
 
 
+def test_without_a_pointer_a_page_is_left_by_a_press(lined):
+    turn, stayed = (replace(whole_turn(lined, kept), still_s=None) for kept in (0.0, 0.9))
+    assert likely(turn, Memory(), blind=True).action == "click"
+    assert likely(turn, Memory()).action is None  # it was not seen yet
+    assert likely(stayed, Memory(), blind=True).action is None
+
+
 def test_a_screen_is_called_like_its_largest_words(lined):
     """Not like a number that is larger, nor like what stands at the foot of the page; of equals like the upper one."""
     lines = [
