@@ -230,6 +230,35 @@ def test_a_menu_of_another_peoples_page_can_be_open_for_a_third_of_a_second(brow
     assert 0.2 <= menu.end_s - menu.start_s <= 0.4 and director.variations == {"quick dropdown"}
 
 
+@pytest.mark.parametrize(("escape", "closed"), [(1.0, ("key", "Escape")), (0.0, ("click", "Menu"))])
+def test_a_menu_without_an_entry_to_choose_is_left_by_the_key_or_by_a_press(browser, tmp_path, escape, closed):
+    (tmp_path / "a.html").write_text(
+        "<style>.dropdown-menu{display:none} .show{display:block}</style><h1>A</h1>"
+        "<button data-toggle='dropdown' onclick=\"m.classList.toggle('show')\">Menu</button>"
+        "<div id='m' class='dropdown-menu'><a href='http://elsewhere.example/'>Another site</a></div>"
+        "<script>onkeydown = (e) => e.key === 'Escape' && m.classList.remove('show')</script>"
+    )
+    with opened(browser, SIZE, tmp_path, {}) as stage:
+        stage.open("/packages/a.html", settle_ms=20)
+        director = Director(stage, Recording(size=SIZE), random.Random(1), Pace(), cursor=True)
+        assert Walk(director, random.Random(1), Habits(seconds=1.0, escape=escape))._menu(find(stage, "menu", "Menu"))
+    opening, closing = director.acts
+    assert (opening.action, opening.target) == ("click", "Menu")
+    assert (closing.action, closing.text if closing.action == "key" else closing.target) == closed
+
+
+def test_who_likes_fields_chooses_them_oftener(browser, tmp_path):
+    (tmp_path / "a.html").write_text("<label>Name <input></label><button data-toggle='tooltip' title='x'>Tip</button>")
+    with opened(browser, SIZE, tmp_path, {}) as stage:
+        stage.open("/packages/a.html", settle_ms=20)
+        field = next(thing for thing in stage.things() if thing.kind == "field")
+        director = Director(stage, Recording(size=SIZE), random.Random(1), Pace(), cursor=True)
+        usual, eager = (
+            Walk(director, random.Random(1), Habits(seconds=1.0, fields=k))._weight(field) for k in (1, 2.5)
+        )
+    assert eager == 2.5 * usual > 0
+
+
 # ---------------------------------------------------------------------- from a seed to a file
 
 

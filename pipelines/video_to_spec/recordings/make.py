@@ -38,7 +38,9 @@ GENERATED, SITE = "generated", "site"
 _SITE_PAGES = 4
 _CURSORS = {"train": 0.65, "val": 0.8}
 _FIELDS = {"train": 2.5, "val": 1.0}
-# what is hard to learn, steps without a pointer and typed texts, is shown oftener than it is asked for
+_ESCAPE = {"train": 0.35, "val": 1.0}
+# what is hard to learn, steps without a pointer and typed texts, is shown oftener than it is asked for; and menus whose entries
+# lead out of a package are not always left by the key, or a model learns that menus are closed so
 _SIZES = ((1280, 720), (1280, 720), (1280, 720), (1024, 768), (1440, 900), (960, 600))
 
 
@@ -50,7 +52,6 @@ class Wishes:
     rate: int
     seconds: float
     cursor: bool
-    fields: float  # see `Habits`
     variable_rate: bool
     pixel_aspect: Fraction
     rotation: int
@@ -77,7 +78,6 @@ def wishes(seed: int, split: str, seconds: float | None = None) -> Wishes:
         rate=rng.choice((30, 30, 30, 25, 15)),
         seconds=seconds or length,
         cursor=rng.random() < _CURSORS[split],
-        fields=_FIELDS[split],
         variable_rate=rng.random() < 0.3,
         pixel_aspect=aspect,
         rotation=turn,
@@ -109,7 +109,8 @@ def make(seed: int, split: str, packages: Path, browser: Browser, out: Path, *, 
         director = Director(stage, recording, rng, wish.pace, cursor=wish.cursor)
         habits = Habits(
             seconds=wish.seconds,
-            fields=wish.fields,
+            fields=_FIELDS[split],
+            escape=_ESCAPE[split],
             gap=wish.gap,
             elsewhere=_beside(first, paths),
             known=frozenset(paths) - {APP},

@@ -22,12 +22,14 @@ _LONGEST = 60  # letters of a target's text; more is a paragraph that happens to
 class Habits:
     """How one user behaves. seconds: how long about. quick_menus: share of menus that are open for 0.3 s.
 
-    fields: by how much rather than usual a field is chosen. gap: seconds of one long pause, 0 for none. elsewhere: paths
+    fields: by how much rather than usual a field is chosen. escape: share of menus without an entry to choose that are closed
+    by the key; others by a press. gap: seconds of one long pause, 0 for none. elsewhere: paths
     that may be gone to without a press. known: paths that links may lead to.
     """
 
     seconds: float
     fields: float = 1.0
+    escape: float = 1.0
     quick_menus: float = 0.3
     gap: float = 0.0
     elsewhere: tuple[str, ...] = ()
@@ -128,7 +130,8 @@ class Walk:
         if not quick or not inside:
             director.rest(rng.uniform(0.6, 1.8))
         if not inside:
-            return director.key("Escape") or director.click(thing)
+            by_key = self.habits.escape == 1 or rng.random() < self.habits.escape
+            return (by_key and director.key("Escape")) or director.click(thing)
         director.click(rng.choice(inside), hurry=quick)
         menus = [one for one in director.shown if one.kind == "dropdown"]
         if quick and menus and menus[-1].end_s - menus[-1].start_s < _QUICK_S:
